@@ -1,0 +1,90 @@
+//! A binding: which target serves a conversation, since when, and why.
+
+use domain::{ConversationId, InstanceId, ModelName, Target, TenantId, Timestamp, Tokens};
+
+/// What a binding is kept under: the same id of two tenants or models names two conversations.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConversationKey {
+    /// Whose conversation.
+    pub tenant: TenantId,
+    /// With which model.
+    pub model: ModelName,
+    /// Its id.
+    pub conversation: ConversationId,
+}
+
+/// Who decides the rank of a conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Owner {
+    /// The router: the rank is sent strict on every turn.
+    Router,
+    /// The engine: the rank is learnt.
+    Engine,
+}
+
+/// How far a binding has come. None and expired are the absence of a binding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BindingState {
+    /// Chosen, and some request of the conversation is on its way; nothing has been served yet.
+    Provisional {
+        /// Until when the holder's silence is taken for life.
+        lease_until: Timestamp,
+    },
+    /// A token has been served there.
+    Confirmed,
+}
+
+/// What shows that the bound target is the one that ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Evidence {
+    /// Nothing yet.
+    None,
+    /// A strict rank was asked for and a first byte came.
+    Asked,
+    /// The engine's answer names the rank.
+    Answer,
+    /// An event of this turn's blocks came from the rank.
+    Event,
+}
+
+/// Why a binding left its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MoveReason {
+    /// The worker's incarnation ended.
+    Fenced,
+    /// The target is not there any more.
+    Gone,
+    /// An operator drains it.
+    Drained,
+    /// The target holds less than half of what the last turn left there.
+    PrefixLost,
+    /// An operator said so.
+    Operator,
+    /// The request failed there before its first byte and was retried elsewhere.
+    Failed,
+}
+
+/// One conversation's target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// Which conversation.
+    pub key: ConversationKey,
+    /// Where it is served.
+    pub target: Target,
+    /// Who decides that.
+    pub owner: Owner,
+    /// How far it has come.
+    pub state: BindingState,
+    /// What shows it.
+    pub evidence: Evidence,
+    /// Why it is at this target: none for the first placement.
+    pub moved: Option<MoveReason>,
+    /// The router or operator that wrote it last.
+    pub actor: InstanceId,
+    /// Full-block tokens the last finished turn left at the target.
+    pub held: Tokens,
+    /// Turns finished.
+    pub turns: u32,
+    /// When the last stream ended, or the binding was made.
+    pub last_end: Timestamp,
+}

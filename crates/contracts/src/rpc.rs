@@ -1,0 +1,54 @@
+//! Calls between services. A caller cannot tell whether the other side is in its own process.
+
+mod affinity;
+mod dispatch;
+mod feed;
+mod index;
+
+pub use affinity::{Acquire, Affinity, Bound, Confirm, Move, Release, TurnEnd};
+pub use dispatch::{
+    CallEnd, CallHead, CallStream, Dispatch, DispatchError, Down, HttpHead, RankEvidence,
+};
+pub use feed::Feed;
+pub use index::{Index, OverlapAnswer, OverlapRequest, TargetDigest};
+
+/// Why a call between services has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The other side is not there, or not ready; the same call may succeed later.
+    #[error("{service} is unavailable: {why}")]
+    Unavailable {
+        /// Who should have answered.
+        service: &'static str,
+        /// What is known of the cause.
+        why: String,
+    },
+    /// No answer within the deadline; it may or may not have been carried out.
+    #[error("{service} did not answer in time")]
+    DeadlineExceeded {
+        /// Who should have answered.
+        service: &'static str,
+    },
+    /// The state is not what the caller took it to be: read it again.
+    #[error("{why}")]
+    FailedPrecondition {
+        /// What is different.
+        why: String,
+    },
+    /// The call makes no sense.
+    #[error("{why}")]
+    InvalidArgument {
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+impl CallError {
+    /// Whether the same call may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Unavailable { .. } | Self::DeadlineExceeded { .. } => true,
+            Self::FailedPrecondition { .. } | Self::InvalidArgument { .. } => false,
+        }
+    }
+}

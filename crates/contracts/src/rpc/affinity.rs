@@ -1,0 +1,108 @@
+//! Asking for, and changing, the target of a conversation.
+
+use affinity::{Binding, ConversationKey, Evidence, MoveReason, Owner};
+use async_trait::async_trait;
+use bus::Revision;
+use domain::{InstanceId, Target, Tokens};
+
+use super::CallError;
+
+/// The affinity store: the only writer of bindings.
+#[async_trait]
+pub trait Affinity: Send + Sync {
+    /// The live binding of a conversation.
+    async fn get(&self, key: &ConversationKey) -> Result<Option<Bound>, CallError>;
+
+    /// Binds a conversation provisionally, or joins the binding it already has. Of two callers racing on a
+    /// first turn exactly one creates it; the other is answered the winner's and follows. A join takes a
+    /// lease like a creation; each acquire needs one [`Affinity::release`].
+    async fn acquire(&self, request: Acquire) -> Result<Bound, CallError>;
+
+    /// Says that a first byte was served, and where as far as is known.
+    async fn confirm(&self, request: Confirm) -> Result<Bound, CallError>;
+
+    /// Binds a conversation to another target, provisionally; the lease counts as an acquire. Fails with
+    /// [`CallError::FailedPrecondition`] when the binding is no longer at `at`.
+    async fn rebind(&self, request: Move) -> Result<Bound, CallError>;
+
+    /// Gives back the lease of one acquire or rebind.
+    async fn release(&self, request: Release) -> Result<(), CallError>;
+
+    /// All live bindings, at most `limit`.
+    async fn list(&self, limit: usize) -> Result<Vec<Bound>, CallError>;
+}
+
+/// A binding and the revision it stands at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// The binding.
+    pub binding: Binding,
+    /// Its revision.
+    pub revision: Revision,
+}
+
+/// A turn about to be placed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acquire {
+    /// The conversation.
+    pub key: ConversationKey,
+    /// Where it would be placed if it has no binding.
+    pub proposed: Target,
+    /// Who decides the rank.
+    pub owner: Owner,
+    /// Who asks.
+    pub actor: InstanceId,
+}
+
+/// A first byte.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Confirm {
+    /// The conversation.
+    pub key: ConversationKey,
+    /// The target that served it.
+    pub observed: Target,
+    /// What shows that.
+    pub evidence: Evidence,
+    /// Who says so.
+    pub actor: InstanceId,
+}
+
+/// A binding to be changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// The conversation.
+    pub key: ConversationKey,
+    /// The revision the caller has seen.
+    pub at: Revision,
+    /// Where it shall be.
+    pub to: Target,
+    /// Why.
+    pub reason: MoveReason,
+    /// Who asks.
+    pub actor: InstanceId,
+}
+
+/// The end of a turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// The conversation.
+    pub key: ConversationKey,
+    /// The target the turn ran on, or would have.
+    pub target: Target,
+    /// How it ended.
+    pub end: TurnEnd,
+    /// Who says so.
+    pub actor: InstanceId,
+}
+
+/// How a turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TurnEnd {
+    /// At least one byte was served.
+    Served {
+        /// Full-block tokens it left at the target.
+        held: Tokens,
+    },
+    /// It failed, or the client left, before the first byte.
+    Unserved,
+}

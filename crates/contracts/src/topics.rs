@@ -1,0 +1,78 @@
+//! Every topic and table, in one place.
+
+use std::time::Duration;
+
+use bus::{Layout, LogKind, Partition, Table, TableKind, TableSpec, TopicSpec};
+use domain::{ConversationId, DpRank, WorkerId};
+
+const PARTITIONS: u32 = 16;
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// KV-cache events; key `worker/dp_rank`, payload [`domain::KvBatch`].
+pub const KV_EVENTS: TopicSpec = TopicSpec {
+    name: "kv-events",
+    partitions: PARTITIONS,
+    kind: LogKind::Durable {
+        retention: HOUR.saturating_mul(2),
+    },
+};
+/// Engines' gauges; key worker, payload [`crate::LoadReport`].
+pub const LOAD: TopicSpec = TopicSpec {
+    name: "load",
+    partitions: PARTITIONS,
+    kind: LogKind::Ephemeral,
+};
+/// Prefill work just sent; key router instance, payload [`crate::ReservationBatch`].
+pub const RESERVATIONS: TopicSpec = TopicSpec {
+    name: "reservations",
+    partitions: PARTITIONS,
+    kind: LogKind::Ephemeral,
+};
+/// What routers decided; key conversation.
+pub const DECISIONS: TopicSpec = TopicSpec {
+    name: "decisions",
+    partitions: PARTITIONS,
+    kind: LogKind::Durable {
+        retention: HOUR.saturating_mul(24),
+    },
+};
+/// What came of it; key conversation.
+pub const OUTCOMES: TopicSpec = TopicSpec {
+    name: "outcomes",
+    partitions: PARTITIONS,
+    kind: LogKind::Durable {
+        retention: HOUR.saturating_mul(24),
+    },
+};
+
+/// Incarnations of workers; key worker, payload [`domain::Incarnation`].
+pub const INCARNATIONS: TableSpec = TableSpec {
+    table: Table("incarnations"),
+    kind: TableKind::Cas,
+};
+/// Registrations; key worker or instance, payload [`crate::FleetEntry`].
+pub const FLEET: TableSpec = TableSpec {
+    table: Table("fleet"),
+    kind: TableKind::Own,
+};
+/// Bindings; key the keyed hash of the conversation, payload [`affinity::Binding`].
+pub const BINDINGS: TableSpec = TableSpec {
+    table: Table("bindings"),
+    kind: TableKind::Cas,
+};
+
+/// What a bus must have before a service starts.
+pub const LAYOUT: Layout = Layout {
+    topics: &[KV_EVENTS, LOAD, RESERVATIONS, DECISIONS, OUTCOMES],
+    tables: &[INCARNATIONS, FLEET, BINDINGS],
+};
+
+/// The partition that carries the events of one rank.
+pub fn kv_events_of(worker: &WorkerId, dp_rank: DpRank) -> Partition {
+    KV_EVENTS.partition_of(&format!("{worker}/{dp_rank}"))
+}
+
+/// The partition of `topic` that carries one conversation's decisions or outcomes.
+pub fn of_conversation(topic: &TopicSpec, conversation: &ConversationId) -> Partition {
+    topic.partition_of(conversation.as_str())
+}

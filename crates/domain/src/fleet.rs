@@ -1,0 +1,229 @@
+//! Workers, their ranks, and what may be asked of them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::{BlockSize, DpRank, Epoch, InstanceId, ModelName, Timestamp, WorkerId};
+
+/// Where a request can be placed: one rank of one incarnation of one worker. Text form `w1#3/0`.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Target {
+    /// The engine instance.
+    pub worker: WorkerId,
+    /// Its incarnation.
+    pub epoch: Epoch,
+    /// The rank, numbered as the engine's events number it.
+    pub dp_rank: DpRank,
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}#{}/{}", self.worker, self.epoch, self.dp_rank)
+    }
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A text that names no target.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not a target: write WORKER#EPOCH/RANK, such as w1#3/0")]
+pub struct InvalidTarget {
+    text: String,
+}
+
+impl FromStr for Target {
+    type Err = InvalidTarget;
+
+    fn from_str(text: &str) -> Result<Self, InvalidTarget> {
+        let parsed = || {
+            let (worker, rest) = text.split_once('#')?;
+            let (epoch, rank) = rest.split_once('/')?;
+            Some(Self {
+                worker: worker.parse().ok()?,
+                epoch: Epoch::new(epoch.parse().ok()?),
+                dp_rank: DpRank::new(rank.parse().ok()?),
+            })
+        };
+        parsed().ok_or_else(|| InvalidTarget {
+            text: text.to_owned(),
+        })
+    }
+}
+
+/// Whether a target may be chosen, and how far its claims are trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TargetState {
+    /// Not yet able to serve.
+    Warming,
+    /// Serving, and its claims are complete.
+    Ready,
+    /// Serving, but events were lost and are being asked for again.
+    Suspect,
+    /// Serving; its claims are true but incomplete.
+    Partial,
+    /// Serving what it has; no new conversations.
+    Draining,
+    /// Not there.
+    Gone,
+}
+
+/// Which engine a worker runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EngineKind {
+    /// vLLM.
+    Vllm,
+    /// SGLang.
+    Sglang,
+    /// TensorRT-LLM.
+    TensorRtLlm,
+}
+
+/// How far a router can decide the rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RankControl {
+    /// On every request.
+    Strict,
+    /// On the first turn of a conversation; the engine remembers it.
+    FirstTurn,
+    /// Not at all.
+    None,
+}
+
+/// How a worker's HTTP front end numbers the ranks in its rank header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HeaderSpace {
+    /// It takes no rank header: one rank, or one endpoint per rank.
+    None,
+    /// From 0 on each node.
+    Local,
+    /// As in its events.
+    Global,
+}
+
+/// What may be asked of a worker, apart from how many ranks it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Capability {
+    /// How far the rank can be decided from outside.
+    pub rank_control: RankControl,
+    /// How its front end numbers ranks.
+    pub header_space: HeaderSpace,
+    /// Whether its answers say which rank ran.
+    pub rank_report: bool,
+    /// Whether it keeps conversations on ranks by itself.
+    pub owns_bindings: bool,
+}
+
+/// Where one rank publishes its KV events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankEndpoint {
+    /// The rank.
+    pub dp_rank: DpRank,
+    /// ZMQ PUB address, such as `tcp://10.0.0.1:5557`.
+    pub publish: String,
+    /// ZMQ ROUTER address of the replay socket.
+    pub replay: Option<String>,
+    /// The topic prefix to subscribe to; empty for all.
+    pub topic: String,
+}
+
+/// Where a worker's KV events come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KvEndpoints {
+    /// It has none.
+    None,
+    /// One ZMQ publisher per rank.
+    Zmq(Vec<RankEndpoint>),
+}
+
+/// One engine instance as its adapter registers it in `fleet`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Worker {
+    /// Its id.
+    pub id: WorkerId,
+    /// Its incarnation, as far as the adapter knows; `incarnations` overrides it.
+    pub epoch: Epoch,
+    /// Which engine.
+    pub engine: EngineKind,
+    /// The engine's version, empty when it does not say.
+    pub version: String,
+    /// The model it serves.
+    pub model: ModelName,
+    /// Its first rank.
+    pub start_rank: u32,
+    /// How many ranks it has.
+    pub dp_size: u32,
+    /// Tokens per block.
+    pub block_size: BlockSize,
+    /// Blocks one rank can hold, where the engine says.
+    pub kv_blocks: Option<u64>,
+    /// What may be asked of it.
+    pub capability: Capability,
+    /// Whether it can serve.
+    pub state: TargetState,
+    /// Base URL of its HTTP API.
+    pub url: String,
+    /// Where its KV events come from.
+    pub kv_endpoints: KvEndpoints,
+    /// Until when this registration holds.
+    pub lease_until: Timestamp,
+}
+
+impl Worker {
+    /// Its ranks, ascending.
+    pub fn ranks(&self) -> impl Iterator<Item = DpRank> + use<> {
+        let end = self.start_rank.saturating_add(self.dp_size);
+        (self.start_rank..end).map(DpRank::new)
+    }
+
+    /// Whether `rank` is one of its own.
+    pub fn owns(&self, rank: DpRank) -> bool {
+        rank.get()
+            .checked_sub(self.start_rank)
+            .is_some_and(|local| local < self.dp_size)
+    }
+}
+
+/// The incarnation of a worker, as `incarnations` keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Incarnation {
+    /// Its number.
+    pub epoch: Epoch,
+    /// What made it begin.
+    pub why: String,
+    /// When.
+    pub since: Timestamp,
+}
+
+/// What a service process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ServiceKind {
+    /// Turns engine events into the log.
+    EventIngest,
+    /// Answers who holds a prefix.
+    Indexer,
+    /// Owns bindings.
+    AffinityStore,
+    /// Decides.
+    Router,
+    /// Speaks to engines.
+    WorkerAdapter,
+}
+
+/// One service process as it registers itself in `fleet`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceInstance {
+    /// Its id.
+    pub id: InstanceId,
+    /// What it does.
+    pub kind: ServiceKind,
+    /// Its gRPC address; empty in process.
+    pub address: String,
+    /// Whether it can answer.
+    pub ready: bool,
+    /// Until when this registration holds.
+    pub lease_until: Timestamp,
+}

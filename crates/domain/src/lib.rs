@@ -1,0 +1,30 @@
+//! The words of the domain: who serves, where, which blocks, how much, when. No I/O, no async, no clock.
+
+mod block;
+mod fleet;
+mod ids;
+mod kv;
+mod load;
+mod overlap;
+mod time;
+mod tokens;
+mod usage;
+
+pub use block::{
+    BlockHash, BlockSize, EngineHash, HashSeed, InvalidBlockSize, Namespace, SequenceHash, Tier,
+    block_hashes, sequence_hashes,
+};
+pub use fleet::{
+    Capability, EngineKind, HeaderSpace, Incarnation, InvalidTarget, KvEndpoints, RankControl,
+    RankEndpoint, ServiceInstance, ServiceKind, Target, TargetState, Worker,
+};
+pub use ids::{
+    ConversationId, DecisionId, DpRank, Epoch, EventSeq, InstanceId, InvalidId, ModelName,
+    TenantId, WorkerId,
+};
+pub use kv::{KvBatch, KvOp, ResetReason, SessionTag, StoredBlock, StoredBlocks};
+pub use load::RankLoad;
+pub use overlap::{Depths, OverlapGroup};
+pub use time::Timestamp;
+pub use tokens::Tokens;
+pub use usage::Usage;

@@ -1,0 +1,67 @@
+//! Block and sequence hashes equal Dynamo's published vectors.
+
+use domain::{BlockHash, BlockSize, HashSeed, block_hashes, sequence_hashes};
+
+#[test]
+fn hashes_equal_dynamos_golden_vectors() {
+    let tokens: Vec<u32> = (1..=13).collect();
+
+    let blocks = block_hashes(
+        &tokens,
+        BlockSize::new(4).unwrap(),
+        HashSeed::of(None, None),
+    );
+
+    let values: Vec<u64> = blocks.iter().map(|it| it.get()).collect();
+    assert_eq!(
+        values,
+        [
+            14_643_705_804_678_351_452,
+            16_777_012_769_546_811_212,
+            483_935_686_894_639_516
+        ]
+    );
+    let sequences: Vec<u64> = sequence_hashes(&blocks).iter().map(|it| it.get()).collect();
+    assert_eq!(
+        sequences,
+        [
+            14_643_705_804_678_351_452,
+            4_945_711_292_740_353_085,
+            12_583_592_247_330_656_132
+        ]
+    );
+}
+
+#[test]
+fn lora_and_salt_set_namespaces_apart_and_empty_counts_as_none() {
+    let hash = |lora, salt| -> BlockHash {
+        block_hashes(
+            &[1, 2],
+            BlockSize::new(2).unwrap(),
+            HashSeed::of(lora, salt),
+        )[0]
+    };
+
+    let plain = hash(None, None);
+    assert_eq!(hash(Some(""), Some("")), plain);
+    let all = [
+        plain,
+        hash(Some("a"), None),
+        hash(None, Some("a")),
+        hash(Some("a"), Some("a")),
+    ];
+    for (index, one) in all.iter().enumerate() {
+        assert!(!all[..index].contains(one));
+    }
+}
+
+#[test]
+fn a_block_larger_than_the_stack_buffer_hashes_like_any_other() {
+    let tokens: Vec<u32> = (0..5000).collect();
+    let size = BlockSize::new(2500).unwrap();
+
+    let both = block_hashes(&tokens, size, HashSeed::of(None, None));
+    let second = block_hashes(&tokens[2500..], size, HashSeed::of(None, None));
+
+    assert_eq!(both[1], second[0]);
+}
