@@ -1,5 +1,6 @@
 //! What services say to each other: topics, tables, records and calls, and nothing of how they compute.
 
+mod convert;
 mod records;
 pub mod rpc;
 pub mod topics;

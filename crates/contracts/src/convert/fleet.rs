@@ -1,0 +1,201 @@
+//! Registrations and incarnations of `fleet.proto`.
+
+use domain::{
+    BlockSize, Capability, DpRank, EngineKind, Epoch, HeaderSpace, Incarnation, InstanceId,
+    KvEndpoints, ModelName, RankControl, RankEndpoint, ServiceInstance, ServiceKind, TargetState,
+    Timestamp, Worker, WorkerId,
+};
+
+use super::{Wire, invalid, read_enum, required, wire, wire_enum};
+use crate::{DecodeError, FleetEntry};
+
+wire_enum!(EngineKind, EngineKind, {
+    Vllm => Vllm,
+    Sglang => Sglang,
+    TensorRtLlm => TensorrtLlm,
+});
+wire_enum!(RankControl, RankControl, {
+    Strict => Strict,
+    FirstTurn => FirstTurn,
+    None => None,
+});
+wire_enum!(HeaderSpace, HeaderSpace, { None => None, Local => Local, Global => Global });
+wire_enum!(TargetState, TargetState, {
+    Warming => Warming,
+    Ready => Ready,
+    Suspect => Suspect,
+    Partial => Partial,
+    Draining => Draining,
+    Gone => Gone,
+});
+wire_enum!(ServiceKind, ServiceKind, {
+    EventIngest => EventIngest,
+    Indexer => Indexer,
+    AffinityStore => AffinityStore,
+    Router => Router,
+    WorkerAdapter => WorkerAdapter,
+});
+
+impl Wire for FleetEntry {
+    const WHAT: &'static str = "fleet entry";
+    type Message = wire::FleetEntry;
+
+    fn to_wire(&self) -> wire::FleetEntry {
+        use wire::fleet_entry::Entry;
+        let entry = match self {
+            Self::Worker(worker) => Entry::Worker(worker.to_wire()),
+            Self::Service(service) => Entry::Service(service.to_wire()),
+        };
+        wire::FleetEntry { entry: Some(entry) }
+    }
+
+    fn from_wire(message: wire::FleetEntry) -> Result<Self, DecodeError> {
+        use wire::fleet_entry::Entry;
+        Ok(match required::<Self, _>("entry", message.entry)? {
+            Entry::Worker(worker) => Self::Worker(Worker::from_wire(worker)?),
+            Entry::Service(service) => Self::Service(ServiceInstance::from_wire(service)?),
+        })
+    }
+}
+
+impl Wire for Worker {
+    const WHAT: &'static str = "worker";
+    type Message = wire::Worker;
+
+    fn to_wire(&self) -> wire::Worker {
+        let zmq = match &self.kv_endpoints {
+            KvEndpoints::None => Vec::new(),
+            KvEndpoints::Zmq(ranks) => ranks.iter().map(endpoint_to_wire).collect(),
+        };
+        wire::Worker {
+            id: self.id.to_string(),
+            epoch: self.epoch.get(),
+            engine: wire::EngineKind::from(self.engine).into(),
+            version: self.version.clone(),
+            model: self.model.to_string(),
+            start_rank: self.start_rank,
+            dp_size: self.dp_size,
+            block_size: self.block_size.get(),
+            kv_blocks: self.kv_blocks,
+            capability: Some(capability_to_wire(self.capability)),
+            state: wire::TargetState::from(self.state).into(),
+            url: self.url.clone(),
+            zmq,
+            lease_until: self.lease_until.as_micros(),
+        }
+    }
+
+    fn from_wire(message: wire::Worker) -> Result<Self, DecodeError> {
+        let id = WorkerId::new(&message.id);
+        let model = ModelName::new(&message.model);
+        let block_size = BlockSize::new(message.block_size);
+        let ranks: Vec<RankEndpoint> = message.zmq.into_iter().map(endpoint_from_wire).collect();
+        let kv_endpoints = if ranks.is_empty() {
+            KvEndpoints::None
+        } else {
+            KvEndpoints::Zmq(ranks)
+        };
+        let capability = required::<Self, _>("capability", message.capability)?;
+        Ok(Self {
+            id: id.map_err(|why| invalid::<Self>("id", why))?,
+            epoch: Epoch::new(message.epoch),
+            engine: read_enum::<Self, wire::EngineKind, _>("engine", message.engine)?,
+            version: message.version,
+            model: model.map_err(|why| invalid::<Self>("model", why))?,
+            start_rank: message.start_rank,
+            dp_size: message.dp_size,
+            block_size: block_size.map_err(|why| invalid::<Self>("block_size", why))?,
+            kv_blocks: message.kv_blocks,
+            capability: capability_from_wire(capability)?,
+            state: read_enum::<Self, wire::TargetState, _>("state", message.state)?,
+            url: message.url,
+            kv_endpoints,
+            lease_until: Timestamp::from_micros(message.lease_until),
+        })
+    }
+}
+
+fn endpoint_to_wire(endpoint: &RankEndpoint) -> wire::RankEndpoint {
+    wire::RankEndpoint {
+        dp_rank: endpoint.dp_rank.get(),
+        publish: endpoint.publish.clone(),
+        replay: endpoint.replay.clone(),
+        topic: endpoint.topic.clone(),
+    }
+}
+
+fn endpoint_from_wire(message: wire::RankEndpoint) -> RankEndpoint {
+    RankEndpoint {
+        dp_rank: DpRank::new(message.dp_rank),
+        publish: message.publish,
+        replay: message.replay,
+        topic: message.topic,
+    }
+}
+
+fn capability_to_wire(capability: Capability) -> wire::Capability {
+    wire::Capability {
+        rank_control: wire::RankControl::from(capability.rank_control).into(),
+        header_space: wire::HeaderSpace::from(capability.header_space).into(),
+        rank_report: capability.rank_report,
+        owns_bindings: capability.owns_bindings,
+    }
+}
+
+fn capability_from_wire(message: wire::Capability) -> Result<Capability, DecodeError> {
+    let control = message.rank_control;
+    let space = message.header_space;
+    Ok(Capability {
+        rank_control: read_enum::<Worker, wire::RankControl, _>("rank_control", control)?,
+        header_space: read_enum::<Worker, wire::HeaderSpace, _>("header_space", space)?,
+        rank_report: message.rank_report,
+        owns_bindings: message.owns_bindings,
+    })
+}
+
+impl Wire for ServiceInstance {
+    const WHAT: &'static str = "service";
+    type Message = wire::Service;
+
+    fn to_wire(&self) -> wire::Service {
+        wire::Service {
+            id: self.id.to_string(),
+            kind: wire::ServiceKind::from(self.kind).into(),
+            address: self.address.clone(),
+            ready: self.ready,
+            lease_until: self.lease_until.as_micros(),
+        }
+    }
+
+    fn from_wire(message: wire::Service) -> Result<Self, DecodeError> {
+        let id = InstanceId::new(&message.id);
+        Ok(Self {
+            id: id.map_err(|why| invalid::<Self>("id", why))?,
+            kind: read_enum::<Self, wire::ServiceKind, _>("kind", message.kind)?,
+            address: message.address,
+            ready: message.ready,
+            lease_until: Timestamp::from_micros(message.lease_until),
+        })
+    }
+}
+
+impl Wire for Incarnation {
+    const WHAT: &'static str = "incarnation";
+    type Message = wire::Incarnation;
+
+    fn to_wire(&self) -> wire::Incarnation {
+        wire::Incarnation {
+            epoch: self.epoch.get(),
+            why: self.why.clone(),
+            since: self.since.as_micros(),
+        }
+    }
+
+    fn from_wire(message: wire::Incarnation) -> Result<Self, DecodeError> {
+        Ok(Self {
+            epoch: Epoch::new(message.epoch),
+            why: message.why,
+            since: Timestamp::from_micros(message.since),
+        })
+    }
+}
