@@ -62,6 +62,8 @@ pub enum MoveReason {
     Operator,
     /// The request failed there before its first byte and was retried elsewhere.
     Failed,
+    /// The engine served a turn on another rank than the bound one: the binding followed it, once.
+    Observed,
 }
 
 /// One conversation's target.

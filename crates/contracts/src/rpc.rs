@@ -5,7 +5,7 @@ mod dispatch;
 mod feed;
 mod index;
 
-pub use affinity::{Acquire, Affinity, Bound, Confirm, Move, Release, TurnEnd};
+pub use affinity::{Acquire, Affinity, Bound, Confirm, Move, Release, Renew, TurnEnd};
 pub use dispatch::{
     CallEnd, CallHead, CallStream, Dispatch, DispatchError, Down, HttpHead, RankEvidence,
 };

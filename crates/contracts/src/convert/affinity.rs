@@ -20,6 +20,7 @@ wire_enum!(MoveReason, MoveReason, {
     PrefixLost => PrefixLost,
     Operator => Operator,
     Failed => Failed,
+    Observed => Observed,
 });
 
 impl Wire for Binding {

@@ -28,6 +28,11 @@ pub trait Affinity: Send + Sync {
     /// Gives back the lease of one acquire or rebind.
     async fn release(&self, request: Release) -> Result<(), CallError>;
 
+    /// Renews the leases of conversations that have requests in flight. A lease lives 15 s from its acquire
+    /// or last renewal, so a router names all of its conversations every 5 s; what it no longer names ends
+    /// by itself, and what a restarted store has forgotten is taken up again.
+    async fn renew(&self, request: Renew) -> Result<(), CallError>;
+
     /// All live bindings, at most `limit`.
     async fn list(&self, limit: usize) -> Result<Vec<Bound>, CallError>;
 }
@@ -93,6 +98,15 @@ pub struct Release {
     pub end: TurnEnd,
     /// Who says so.
     pub actor: InstanceId,
+}
+
+/// A router's conversations with requests in flight.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Renew {
+    /// Who holds the leases.
+    pub actor: InstanceId,
+    /// For these, each named once.
+    pub keys: Vec<ConversationKey>,
 }
 
 /// How a turn ended.
