@@ -1,10 +1,17 @@
-//! How a process lives: its clock, health, settings, telemetry, tasks and end.
+//! How a process lives: its clock, health, settings, telemetry, tasks, admin listener and end.
 
+mod admin;
 mod clock;
 mod health;
+mod process;
+pub mod settings;
+mod telemetry;
 
+pub use admin::{ListenError, admin_routes, listen, serve};
 pub use clock::Clock;
 pub use health::{Component, Health};
+pub use process::{Ended, Process};
+pub use telemetry::{InvalidFilter, init_logging};
 pub use tokio_util::sync::CancellationToken;
 
 /// What every service is given besides its configuration and its peers.

@@ -1,0 +1,79 @@
+//! The admin listener that every process has: health, readiness, metrics.
+
+use std::net::SocketAddr;
+
+use anyhow::Context as _;
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use prometheus::{Encoder as _, TextEncoder};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::Context;
+
+/// An address that cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error("listen on {address} (set {key} to another address)")]
+pub struct ListenError {
+    address: SocketAddr,
+    key: &'static str,
+    #[source]
+    source: std::io::Error,
+}
+
+/// Listens on `address`, which the setting `key` names.
+pub async fn listen(address: SocketAddr, key: &'static str) -> Result<TcpListener, ListenError> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| ListenError {
+            address,
+            key,
+            source,
+        })
+}
+
+/// `/healthz`, `/readyz` (503 and what is missing until ready) and `/metrics` (Prometheus text).
+pub fn admin_routes(context: Context) -> Router {
+    Router::new()
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .with_state(context)
+}
+
+/// Serves `routes` until told to stop.
+pub async fn serve(
+    listener: TcpListener,
+    routes: Router,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    axum::serve(listener, routes)
+        .with_graceful_shutdown(async move { shutdown.cancelled().await })
+        .await
+        .context("serve the admin API")
+}
+
+async fn readyz(State(context): State<Context>) -> Response {
+    let missing = context.health.missing();
+    if missing.is_empty() {
+        return "ready\n".into_response();
+    }
+    let lines: String = missing
+        .iter()
+        .map(|(component, why)| format!("{component}: {why}\n"))
+        .collect();
+    (StatusCode::SERVICE_UNAVAILABLE, lines).into_response()
+}
+
+async fn metrics(State(context): State<Context>) -> Response {
+    let mut text = Vec::new();
+    let encoder = TextEncoder::new();
+    let content_type = encoder.format_type().to_owned();
+    match encoder.encode(&context.registry.gather(), &mut text) {
+        Ok(()) => ([(header::CONTENT_TYPE, content_type)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}

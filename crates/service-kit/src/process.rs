@@ -1,0 +1,136 @@
+//! The running process: what must be waited for before it may end.
+
+use std::future::Future;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// How long tasks may take to end once told to: streams in flight are finished, stores flushed.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Tasks whose end is the process's business.
+#[derive(Default)]
+pub struct Process {
+    tasks: Mutex<JoinSet<anyhow::Result<()>>>,
+    shutdown: CancellationToken,
+}
+
+impl Process {
+    /// Runs `task` until it ends; its failure ends the process, and so does its success.
+    pub fn spawn(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = anyhow::Result<()>> + Send + 'static,
+    ) {
+        // Never held across an await, and a panic elsewhere leaves the set whole.
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.spawn(async move { task.await.with_context(|| format!("run {name}")) });
+    }
+
+    /// Cancelled when the process should end.
+    pub fn shutdown(&self) -> CancellationToken {
+        self.shutdown.clone()
+    }
+
+    /// Waits for `until`, for a task that ends early, or for a signal; then tells all tasks to end and
+    /// waits for them, for at most ten seconds. A second signal ends the wait.
+    pub async fn run_until<T>(
+        self,
+        until: impl Future<Output = anyhow::Result<T>>,
+    ) -> anyhow::Result<Ended<T>> {
+        let mut tasks = self
+            .tasks
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
+        let first = tokio::select! {
+            biased;
+            signal = interrupted() => signal.map(|()| Ended::Signal),
+            Some(ended) = tasks.join_next() => match ended.context("join a task").flatten() {
+                Ok(()) => Err(anyhow::anyhow!("a service ended by itself")),
+                Err(error) => Err(error),
+            },
+            outcome = until => outcome.map(Ended::Done),
+        };
+        self.shutdown.cancel();
+        let drained = async {
+            while let Some(ended) = tasks.join_next().await {
+                if let Err(error) = ended.context("join a task").flatten() {
+                    tracing::warn!(error = format!("{error:#}"), "a task failed while ending");
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = drained => {}
+            _ = interrupted() => tracing::warn!("interrupted again, ending at once"),
+            () = tokio::time::sleep(GRACE) => {
+                tracing::warn!(grace = ?GRACE, "shutdown did not complete in time");
+            }
+        }
+        first
+    }
+}
+
+/// Why a process stopped waiting.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Ended<T> {
+    /// What it waited for is there.
+    Done(T),
+    /// A signal asked it to end.
+    Signal,
+}
+
+/// Resolves on SIGINT or SIGTERM.
+async fn interrupted() -> anyhow::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    tokio::select! {
+        interrupt = tokio::signal::ctrl_c() => interrupt.context("listen for SIGINT"),
+        _ = terminate.recv() => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use super::{Ended, Process};
+
+    #[tokio::test(start_paused = true)]
+    async fn what_it_waits_for_ends_it_and_every_task_is_told() {
+        let process = Process::default();
+        let shutdown = process.shutdown();
+        process.spawn("patient", async move {
+            shutdown.cancelled().await;
+            Ok(())
+        });
+
+        let ended = process.run_until(ready(Ok(7))).await.unwrap();
+
+        assert_eq!(ended, Ended::Done(7));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failing_task_ends_it_with_the_whole_chain() {
+        let process = Process::default();
+        process.spawn("fragile", async { Err(anyhow::anyhow!("disk full")) });
+
+        let error = process.run_until(pending::<anyhow::Result<()>>()).await;
+
+        let error = format!("{:#}", error.unwrap_err());
+        assert_eq!(error, "run fragile: disk full");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_ignores_the_end_is_left_behind() {
+        let process = Process::default();
+        process.spawn("stubborn", pending());
+
+        let ended = process.run_until(ready(Ok(()))).await.unwrap();
+
+        assert_eq!(ended, Ended::Done(()));
+    }
+}
