@@ -1,1 +1,9 @@
-//! accounting
+//! What became of a request's cacheable tokens: the waterfall of one request, and totals over many.
+//!
+//! Pure arithmetic: it decides nothing and measures nothing.
+
+mod totals;
+mod waterfall;
+
+pub use totals::{Sums, Totals};
+pub use waterfall::{Carrier, Chosen, Observation, Parts, RankKnowledge, Waterfall};

@@ -7,7 +7,8 @@ pub mod topics;
 
 use bytes::Bytes;
 
-pub use records::{FleetEntry, LoadReport, ReservationBatch, ReservationChange};
+pub use domain::ReservationChange;
+pub use records::{FleetEntry, LoadReport, ReservationBatch};
 
 /// A thing that has a wire form.
 pub trait Encoding: Sized {

@@ -1,8 +1,7 @@
 //! Records that exist only on the bus.
 
 use domain::{
-    DecisionId, InstanceId, RankLoad, SequenceHash, ServiceInstance, Target, Timestamp, Tokens,
-    Worker, WorkerId,
+    InstanceId, RankLoad, ReservationChange, ServiceInstance, Timestamp, Worker, WorkerId,
 };
 
 /// One worker's gauges: payload of `load`.
@@ -23,29 +22,6 @@ pub struct ReservationBatch {
     pub at: Timestamp,
     /// In order.
     pub changes: Vec<ReservationChange>,
-}
-
-/// One change of a router's reservations.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReservationChange {
-    /// Prefill work was sent to a target.
-    Reserve {
-        /// The decision that sent it.
-        id: DecisionId,
-        /// Where to.
-        target: Target,
-        /// Tokens to be computed there.
-        uncached: Tokens,
-        /// Every 64th sequence hash of the request and its last: the prefix in flight.
-        landmarks: Vec<SequenceHash>,
-        /// When it ends by itself.
-        lease_until: Timestamp,
-    },
-    /// It has ended: first token, failure, or the client left.
-    Release {
-        /// The decision that made it.
-        id: DecisionId,
-    },
 }
 
 /// A registration: payload of `fleet`.

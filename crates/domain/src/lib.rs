@@ -6,6 +6,7 @@ mod ids;
 mod kv;
 mod load;
 mod overlap;
+mod reservation;
 mod time;
 mod tokens;
 mod usage;
@@ -25,6 +26,7 @@ pub use ids::{
 pub use kv::{KvBatch, KvOp, ResetReason, SessionTag, StoredBlock, StoredBlocks};
 pub use load::RankLoad;
 pub use overlap::{Depths, OverlapGroup};
+pub use reservation::ReservationChange;
 pub use time::Timestamp;
 pub use tokens::Tokens;
 pub use usage::Usage;
