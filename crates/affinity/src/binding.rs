@@ -1,6 +1,6 @@
 //! A binding: which target serves a conversation, since when, and why.
 
-use domain::{ConversationId, InstanceId, ModelName, Target, TenantId, Timestamp, Tokens};
+use domain::{ConversationId, Epoch, InstanceId, ModelName, Target, TenantId, Timestamp, Tokens};
 
 /// What a binding is kept under: the same id of two tenants or models names two conversations.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,17 +34,27 @@ pub enum BindingState {
     Confirmed,
 }
 
-/// What shows that the bound target is the one that ran.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// What shows that the bound target is the one that ran, weakest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Evidence {
     /// Nothing yet.
     None,
     /// A strict rank was asked for and a first byte came.
     Asked,
-    /// The engine's answer names the rank.
-    Answer,
     /// An event of this turn's blocks came from the rank.
     Event,
+    /// The engine's answer names the rank.
+    Answer,
+}
+
+impl Evidence {
+    /// Whether it is the engine's own word; otherwise a binding does not leave its target for it.
+    pub fn is_of_the_engine(self) -> bool {
+        match self {
+            Self::Answer | Self::Event => true,
+            Self::None | Self::Asked => false,
+        }
+    }
 }
 
 /// Why a binding left its target.
@@ -89,4 +99,24 @@ pub struct Binding {
     pub turns: u32,
     /// When the last stream ended, or the binding was made.
     pub last_end: Timestamp,
+}
+
+impl Binding {
+    /// Whether its target belongs to an earlier incarnation of its worker than `current`: nothing it stands
+    /// for is there any more, and the caller rebinds.
+    pub fn is_fenced(&self, current: Epoch) -> bool {
+        self.target.epoch < current
+    }
+}
+
+/// How a turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TurnEnd {
+    /// At least one byte was served.
+    Served {
+        /// Full-block tokens it left at the target.
+        held: Tokens,
+    },
+    /// It failed, or the client left, before the first byte.
+    Unserved,
 }

@@ -5,7 +5,8 @@ mod dispatch;
 mod feed;
 mod index;
 
-pub use affinity::{Acquire, Affinity, Bound, Confirm, Move, Release, Renew, TurnEnd};
+pub use self::affinity::{Acquire, Affinity, Bound, Confirm, Move, Release, Renew};
+pub use ::affinity::TurnEnd;
 pub use dispatch::{
     CallEnd, CallHead, CallStream, Dispatch, DispatchError, Down, HttpHead, RankEvidence,
 };

@@ -1,9 +1,9 @@
 //! Asking for, and changing, the target of a conversation.
 
-use affinity::{Binding, ConversationKey, Evidence, MoveReason, Owner};
+use affinity::{Binding, ConversationKey, Evidence, MoveReason, Owner, TurnEnd};
 use async_trait::async_trait;
 use bus::Revision;
-use domain::{InstanceId, Target, Tokens};
+use domain::{InstanceId, Target};
 
 use super::CallError;
 
@@ -64,7 +64,10 @@ pub struct Acquire {
 pub struct Confirm {
     /// The conversation.
     pub key: ConversationKey,
-    /// The target that served it.
+    /// The target the turn was sent to: where that is no longer the bound one, what was observed says
+    /// nothing against the binding.
+    pub asked: Target,
+    /// The target that served it, the asked one unless something shows another.
     pub observed: Target,
     /// What shows that.
     pub evidence: Evidence,
@@ -107,16 +110,4 @@ pub struct Renew {
     pub actor: InstanceId,
     /// For these, each named once.
     pub keys: Vec<ConversationKey>,
-}
-
-/// How a turn ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TurnEnd {
-    /// At least one byte was served.
-    Served {
-        /// Full-block tokens it left at the target.
-        held: Tokens,
-    },
-    /// It failed, or the client left, before the first byte.
-    Unserved,
 }
