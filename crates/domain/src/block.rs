@@ -96,6 +96,12 @@ impl SequenceHash {
         bytes[8..].copy_from_slice(&block.0.to_le_bytes());
         Self(xxh3_64_with_seed(&bytes, BASE_SEED))
     }
+
+    /// Its term in the digest of a set of blocks, which is the wrapping sum of the terms: xxh3-64, seed 0,
+    /// of its little-endian bytes.
+    pub fn digest_term(self) -> u64 {
+        xxh3_64(&self.0.to_le_bytes())
+    }
 }
 
 /// What sets one namespace's block hashes apart: `1337 + xxh3(lora, 0) + xxh3(salt, 1)`, wrapping, each

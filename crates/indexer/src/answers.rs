@@ -1,0 +1,129 @@
+//! The index as others see it: one writer, many readers.
+//!
+//! One lock guards the index. The writer takes it for one operation of at most [`PIECE_BLOCKS`] blocks at a
+//! time, well under a millisecond, and a reader for one lookup, tens of microseconds: neither waits long,
+//! and a reader sees one state of all targets. What requests carried has a lock of its own, because each
+//! recorded request writes it.
+
+use std::collections::BTreeMap;
+use std::sync::{
+    Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    atomic::{AtomicU64, Ordering},
+};
+
+use async_trait::async_trait;
+use contracts::rpc::{CallError, Index, OverlapAnswer, OverlapRequest, TargetDigest};
+use domain::{Target, TargetState, Timestamp};
+use prefix_index::{Carried, PrefixIndex};
+use service_kit::Clock;
+
+use crate::Config;
+
+/// The most blocks of one request: 16 million tokens of 16-token blocks.
+const MAX_REQUEST_BLOCKS: usize = 1 << 20;
+
+/// What readers and the writer share.
+pub(crate) struct Answers {
+    held: RwLock<Held>,
+    carried: Mutex<Carried>,
+    /// When the index was last known to be level with the log, in microseconds.
+    level_at: AtomicU64,
+    clock: Clock,
+}
+
+/// What the events say.
+pub(crate) struct Held {
+    pub(crate) index: PrefixIndex,
+    /// Targets whose claims are not complete, or that wait for lost events.
+    pub(crate) not_ready: BTreeMap<Target, TargetState>,
+}
+
+impl Answers {
+    pub(crate) fn new(config: &Config, clock: Clock) -> Self {
+        Self {
+            held: RwLock::new(Held {
+                index: PrefixIndex::new(config.departed_blocks),
+                not_ready: BTreeMap::new(),
+            }),
+            carried: Mutex::new(Carried::new(config.carried_blocks)),
+            level_at: AtomicU64::new(clock.now().as_micros()),
+            clock,
+        }
+    }
+
+    /// The index is level with the log as of `at`.
+    pub(crate) fn level(&self, at: Timestamp) {
+        self.level_at.store(at.as_micros(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Held> {
+        // A panic while writing is a broken invariant of the index; serving on is no worse than not.
+        self.held.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Held> {
+        self.held.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn carried(&self) -> MutexGuard<'_, Carried> {
+        self.carried.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl Index for Answers {
+    async fn overlap(&self, request: OverlapRequest) -> Result<OverlapAnswer, CallError> {
+        let OverlapRequest {
+            namespace,
+            hashes,
+            record,
+        } = request;
+        if MAX_REQUEST_BLOCKS < hashes.len() {
+            return Err(CallError::InvalidArgument {
+                why: format!("{} blocks are more than {MAX_REQUEST_BLOCKS}", hashes.len()),
+            });
+        }
+        let (overlap, not_ready) = {
+            let held = self.read();
+            let not_ready = held
+                .not_ready
+                .iter()
+                .map(|(it, state)| (it.clone(), *state));
+            (held.index.overlap(&namespace, &hashes), not_ready.collect())
+        };
+        let carried = {
+            let mut carried = self.carried();
+            let depth = carried.depth(&namespace, &hashes);
+            if record {
+                carried.record(&namespace, &hashes);
+            }
+            depth
+        };
+        let level_at = Timestamp::from_micros(self.level_at.load(Ordering::Relaxed));
+        Ok(OverlapAnswer {
+            groups: overlap.groups,
+            ceiling: carried.max(overlap.stored),
+            stored: overlap.stored,
+            not_ready,
+            index_age: self.clock.now().since(level_at),
+        })
+    }
+
+    async fn digests(&self) -> Result<Vec<TargetDigest>, CallError> {
+        let held = self.read();
+        let digest = |rank: prefix_index::RankSummary| TargetDigest {
+            state: held.state(&rank.target),
+            target: rank.target,
+            blocks: rank.blocks,
+            digest: rank.digest,
+        };
+        Ok(held.index.ranks().map(digest).collect())
+    }
+}
+
+impl Held {
+    fn state(&self, target: &Target) -> TargetState {
+        let state = self.not_ready.get(target).copied();
+        state.unwrap_or(TargetState::Ready)
+    }
+}

@@ -1,0 +1,53 @@
+//! What earlier requests carried: the ceiling of what any cache could have held for a later one.
+
+use domain::{Namespace, SequenceHash};
+
+use crate::history::History;
+
+/// The blocks of every recorded request, in arrival order, bounded.
+///
+/// Apart from the [`crate::PrefixIndex`], because requests write it and events write the other: each can
+/// stand behind a lock of its own.
+#[derive(Debug)]
+pub struct Carried {
+    history: History,
+}
+
+impl Carried {
+    /// Remembers at most `bound` blocks, the most recently carried ones.
+    pub fn new(bound: usize) -> Self {
+        Self {
+            history: History::new(bound),
+        }
+    }
+
+    /// Leading blocks of `hashes` that some recorded request carried. `hashes` are one request's sequence
+    /// hashes from the first block.
+    pub fn depth(&self, namespace: &Namespace, hashes: &[SequenceHash]) -> u32 {
+        let Some(seen) = self.history.of(namespace) else {
+            return 0;
+        };
+        // A prefix is never forgotten before what extends it (see `record`), so this is monotone.
+        let depth = hashes.partition_point(|hash| seen.contains(*hash));
+        u32::try_from(depth).unwrap_or(u32::MAX)
+    }
+
+    /// Adds a request's blocks. `hashes` are its sequence hashes from the first block.
+    ///
+    /// Deepest first, and only as far as they are not young already: so a block is always at least as young
+    /// as what extends it, and a further turn costs no more than its new blocks.
+    pub fn record(&mut self, namespace: &Namespace, hashes: &[SequenceHash]) {
+        for hash in hashes.iter().rev() {
+            let known = self.history.of(namespace);
+            if known.is_some_and(|it| it.contains_young(*hash)) {
+                return;
+            }
+            self.history.insert(namespace, *hash);
+        }
+    }
+
+    /// Blocks forgotten because the bound was reached.
+    pub fn forgotten(&self) -> u64 {
+        self.history.forgotten()
+    }
+}
