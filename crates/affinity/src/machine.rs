@@ -422,4 +422,8 @@ fn is_worth_writing(written: &Binding, now: &Binding, terms: &Terms) -> bool {
 }
 
 #[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod story;
+#[cfg(test)]
 mod tests;
