@@ -1,1 +1,9 @@
-//! fleet-sim
+//! A fleet in simulated time: seeded workloads, traces, and a discrete-event simulation of engines that runs
+//! the routing code of the services.
+
+mod agentx;
+mod random;
+mod trace;
+
+pub use agentx::{AgentX, Conversation, Turn, working_set};
+pub use trace::{Trace, TraceError, TraceRequest};

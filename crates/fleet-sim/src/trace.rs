@@ -1,0 +1,193 @@
+//! Traces in Mooncake's format: one JSON object a line, with the prompt as ids of its blocks.
+//!
+//! Source: kvcache-ai/Mooncake, FAST25-release/traces. An id stands for a block and everything before it;
+//! the last one may stand for a block that is not full.
+
+use std::io::BufRead;
+use std::time::Duration;
+
+use domain::{BlockHash, BlockSize, SequenceHash, Tokens, sequence_hashes};
+use serde::Deserialize;
+
+/// The longest prompt taken, in tokens: beyond every known trace, and small enough to hold.
+const MAX_TOKENS: u64 = 1 << 24;
+
+/// One request of a trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceRequest {
+    /// When it arrives, from the start of the trace.
+    pub at: Duration,
+    /// Input tokens.
+    pub isl: Tokens,
+    /// Output tokens.
+    pub osl: Tokens,
+    /// All of its block ids, also that of a last block that is not full.
+    pub ids: Vec<u64>,
+    /// Its full blocks by content.
+    pub blocks: Vec<BlockHash>,
+    /// Its full blocks as prefixes.
+    pub chain: Vec<SequenceHash>,
+}
+
+/// A trace, in order of arrival.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// Tokens per block.
+    pub block_size: BlockSize,
+    /// Its requests.
+    pub requests: Vec<TraceRequest>,
+}
+
+/// Why a trace cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// A line is no request.
+    #[error("line {line}: {why}")]
+    Line {
+        /// Which line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// It has no requests.
+    #[error("the trace has no requests")]
+    Empty,
+    /// Reading failed.
+    #[error("read line {line}")]
+    Io {
+        /// Which line, from 1.
+        line: usize,
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+#[derive(Deserialize)]
+struct Row {
+    /// Milliseconds.
+    timestamp: f64,
+    input_length: u64,
+    output_length: u64,
+    hash_ids: Vec<u64>,
+}
+
+impl Trace {
+    /// Reads at most `limit` requests; blank lines are skipped, unknown fields ignored.
+    pub fn read(
+        lines: impl BufRead,
+        block_size: BlockSize,
+        limit: Option<usize>,
+    ) -> Result<Self, TraceError> {
+        let mut requests = Vec::new();
+        for (index, text) in lines.lines().enumerate() {
+            if limit.is_some_and(|limit| requests.len() >= limit) {
+                break;
+            }
+            let line = index + 1;
+            let text = text.map_err(|source| TraceError::Io { line, source })?;
+            if text.trim().is_empty() {
+                continue;
+            }
+            let request = parse(&text, block_size);
+            requests.push(request.map_err(|why| TraceError::Line { line, why })?);
+        }
+        if requests.is_empty() {
+            return Err(TraceError::Empty);
+        }
+        requests.sort_by_key(|it| it.at);
+        Ok(Self {
+            block_size,
+            requests,
+        })
+    }
+
+    /// The share of all block ids that an earlier request had too: what one infinite cache would hit.
+    pub fn ceiling_of_hash_ids(&self) -> f64 {
+        let mut seen = std::collections::HashSet::new();
+        let (mut hits, mut total) = (0_u64, 0_u64);
+        for request in &self.requests {
+            total += request.ids.len() as u64;
+            hits += request.ids.iter().filter(|id| seen.contains(*id)).count() as u64;
+            seen.extend(request.ids.iter().copied());
+        }
+        hits as f64 / total.max(1) as f64
+    }
+}
+
+fn parse(text: &str, block_size: BlockSize) -> Result<TraceRequest, String> {
+    let row: Row = serde_json::from_str(text).map_err(|why| why.to_string())?;
+    if !(0.0..=1e15).contains(&row.timestamp) {
+        return Err(format!("timestamp {} is no time", row.timestamp));
+    }
+    for (name, tokens) in [
+        ("input_length", row.input_length),
+        ("output_length", row.output_length),
+    ] {
+        if tokens == 0 || tokens > MAX_TOKENS {
+            return Err(format!("{name} {tokens} is not between 1 and {MAX_TOKENS}"));
+        }
+    }
+    let size = u64::from(block_size.get());
+    let full = row.input_length / size;
+    let ids = row.hash_ids.len() as u64;
+    if ids < full || ids > row.input_length.div_ceil(size) {
+        return Err(format!(
+            "{ids} hash_ids do not fit {} tokens in blocks of {size}",
+            row.input_length
+        ));
+    }
+    let blocks: Vec<BlockHash> = row
+        .hash_ids
+        .iter()
+        .take(usize::try_from(full).unwrap_or(usize::MAX))
+        .map(|id| BlockHash::new(*id))
+        .collect();
+    Ok(TraceRequest {
+        at: Duration::from_secs_f64(row.timestamp / 1e3),
+        isl: Tokens::new(row.input_length),
+        osl: Tokens::new(row.output_length),
+        ids: row.hash_ids,
+        chain: sequence_hashes(&blocks),
+        blocks,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::BlockSize;
+
+    use super::{Trace, TraceError};
+
+    fn read(text: &str) -> Result<Trace, TraceError> {
+        let block_size = BlockSize::new(4).expect("not zero");
+        Trace::read(text.as_bytes(), block_size, None)
+    }
+
+    #[test]
+    fn a_last_block_that_is_not_full_counts_for_the_ceiling_of_ids_only() {
+        let row = r#"{"timestamp": 10, "input_length": 6, "output_length": 1, "hash_ids": [7, 8]}"#;
+
+        let trace = read(&format!("{row}\n\n{row}\n")).unwrap();
+
+        assert_eq!(trace.requests[0].chain.len(), 1);
+        assert_eq!(trace.requests[1].at.as_millis(), 10);
+        assert!((trace.ceiling_of_hash_ids() - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn an_error_names_its_line() {
+        let good = r#"{"timestamp":0,"input_length":4,"output_length":1,"hash_ids":[1]}"#;
+        for bad in [
+            "{",
+            r#"{"timestamp":-1,"input_length":4,"output_length":1,"hash_ids":[1]}"#,
+            r#"{"timestamp":0,"input_length":0,"output_length":1,"hash_ids":[]}"#,
+            r#"{"timestamp":0,"input_length":4,"output_length":1,"hash_ids":[1,2,3]}"#,
+            r#"{"timestamp":0,"input_length":40,"output_length":1,"hash_ids":[1]}"#,
+        ] {
+            let error = read(&format!("{good}\n{bad}\n")).unwrap_err().to_string();
+            assert!(error.starts_with("line 2: "), "{error}");
+        }
+        assert!(matches!(read("\n"), Err(TraceError::Empty)));
+    }
+}
