@@ -1,81 +1,99 @@
 //! The fake: one process, nothing kept across restarts.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::StreamExt;
-use futures::stream;
-use tokio::sync::watch;
+use futures::{StreamExt, stream};
 
 use crate::{
-    Bus, BusError, Change, Changes, Delivered, Entry, Expect, Generation, Key, Offset, Partition,
-    Record, Records, Revision, Start, Table, Tail,
+    Bus, BusError, Changes, Delivered, Entry, Expect, Generation, Glance, Key, Layout, LiveTable,
+    LogKind, Offset, Partition, Record, Records, Revision, Ring, Start, Table, Tail,
 };
 
-/// A [`Bus`] in this process's memory.
+/// What one partition of an ephemeral topic holds for readers that are behind: seconds of small gauges.
+const EPHEMERAL_BYTES: usize = 1024 * 1024;
+/// What one partition of a durable topic holds before the oldest records are trimmed.
+const DURABLE_BYTES: usize = 64 * 1024 * 1024;
+/// The steps between offsets, in turn: uneven, so that arithmetic on offsets fails in tests.
+const STEPS: [u64; 3] = [3, 1, 10];
+
+/// A [`Bus`] in this process's memory. Clones are the same bus.
+///
+/// A bus by default has any topic and table it is asked for: the topics durable, the tables open to
+/// conditional writes. One made with [`MemoryBus::new`] has those of its layout.
 #[derive(Clone, Default)]
 pub struct MemoryBus {
-    state: Arc<Mutex<State>>,
+    shared: Arc<Shared>,
 }
 
 #[derive(Default)]
-struct State {
-    logs: HashMap<Partition, Arc<History<Record>>>,
-    tables: HashMap<Table, TableState>,
+struct Shared {
+    layout: Option<Layout>,
+    logs: Mutex<HashMap<Partition, Log>>,
+    tables: Mutex<HashMap<Table, Arc<LiveTable>>>,
+    /// Records that slow readers of ephemeral logs have missed.
+    lost: AtomicU64,
 }
 
-#[derive(Default)]
-struct TableState {
-    entries: BTreeMap<Key, Entry>,
-    last_revision: u64,
-    changes: Arc<History<Change>>,
+#[derive(Clone)]
+struct Log {
+    generation: Generation,
+    ring: Arc<Ring>,
 }
 
-/// An append-only list that readers can follow.
-struct History<T> {
-    items: Mutex<Vec<T>>,
-    len: watch::Sender<usize>,
-}
+/// Why a read ends.
+#[derive(Debug, thiserror::Error)]
+#[error("the log is closed")]
+struct Closed;
 
 #[async_trait]
 impl Bus for MemoryBus {
     async fn append(&self, at: &Partition, batch: Vec<Record>) -> Result<Offset, BusError> {
-        let log = self.log(at);
-        let len = log.extend(batch);
-        Ok(Offset(len as u64))
+        let kind = self.kind(at)?;
+        batch.iter().try_for_each(Record::check)?;
+        let mut logs = self.logs();
+        let ring = &log(&mut logs, at, kind).ring;
+        let mut position = ring.end() as usize;
+        let mut last = ring.last();
+        let delivered: Vec<Delivered> = batch
+            .into_iter()
+            .map(|record| {
+                last = Offset(last.0 + STEPS[position % STEPS.len()]);
+                position += 1;
+                Delivered {
+                    offset: last,
+                    record,
+                }
+            })
+            .collect();
+        ring.push(delivered);
+        Ok(last)
     }
 
     async fn read(&self, at: &Partition, start: Start) -> Result<Records, BusError> {
-        let first = match start {
-            Start::Earliest => 0,
-            Start::After(Offset(offset)) => offset as usize,
-        };
-        let records = self.log(at).follow(first).map(|(index, record)| {
-            Ok(Delivered {
-                offset: Offset(index as u64 + 1),
-                record,
-            })
-        });
-        Ok(records.boxed())
+        let kind = self.kind(at)?;
+        let ring = log(&mut self.logs(), at, kind).ring.clone();
+        match kind {
+            LogKind::Ephemeral => Ok(newest(ring, self.shared.clone())),
+            LogKind::Durable { .. } => every(ring, start),
+        }
     }
 
     async fn tail(&self, at: &Partition) -> Result<Tail, BusError> {
-        let len = *self.log(at).len.borrow();
+        let kind = self.kind(at)?;
+        let log = log(&mut self.logs(), at, kind).clone();
+        let last = log.ring.last();
         Ok(Tail {
-            generation: Generation(1),
-            last: (0 < len).then_some(Offset(len as u64)),
+            generation: log.generation,
+            last: (last != Offset(0)).then_some(last),
         })
     }
 
     async fn get(&self, table: &Table, key: &Key) -> Result<Option<Entry>, BusError> {
-        let state = lock(&self.state);
-        Ok(state
-            .tables
-            .get(table)
-            .and_then(|it| it.entries.get(key))
-            .cloned())
+        Ok(self.table(table)?.get(key))
     }
 
     async fn put(
@@ -85,85 +103,177 @@ impl Bus for MemoryBus {
         value: Option<Bytes>,
         expect: Expect,
     ) -> Result<Revision, BusError> {
-        let mut state = lock(&self.state);
-        let table = state.tables.entry(*table).or_default();
-        let current = table.entries.get(&key).map(|it| it.revision);
-        let as_expected = match expect {
-            Expect::Any => true,
-            Expect::Absent => current.is_none(),
-            Expect::At(revision) => current == Some(revision),
-        };
-        if !as_expected {
-            return Err(BusError::Conflict { current });
+        if let Some(layout) = self.shared.layout {
+            layout.table_of(table)?.check(expect)?;
         }
-        table.last_revision += 1;
-        let revision = Revision(table.last_revision);
-        let change = match value {
-            Some(value) => {
-                let entry = Entry { value, revision };
-                table.entries.insert(key.clone(), entry.clone());
-                Change::Put(key, entry)
-            }
-            None => {
-                table.entries.remove(&key);
-                Change::Deleted(key)
-            }
-        };
-        table.changes.extend(vec![change]);
-        Ok(revision)
+        key.check(value.as_ref())?;
+        self.table(table)?.put(key, value, expect)
     }
 
     async fn watch(&self, table: &Table) -> Result<Changes, BusError> {
-        let mut state = lock(&self.state);
-        let table = state.tables.entry(*table).or_default();
-        let snapshot: Vec<Change> = table
-            .entries
-            .iter()
-            .map(|(key, entry)| Change::Put(key.clone(), entry.clone()))
-            .chain([Change::CaughtUp])
-            .collect();
-        let seen = *table.changes.len.borrow();
-        let later = table.changes.clone().follow(seen).map(|(_, change)| change);
-        Ok(stream::iter(snapshot).chain(later).map(Ok).boxed())
+        Ok(self.table(table)?.watch())
     }
 }
 
 impl MemoryBus {
     /// A bus with the topics and tables of `layout` and no others.
-    pub fn new(_layout: &crate::Layout) -> Self {
-        Self::default()
+    pub fn new(layout: &Layout) -> Self {
+        let shared = Shared {
+            layout: Some(*layout),
+            ..Shared::default()
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
     }
 
-    fn log(&self, at: &Partition) -> Arc<History<Record>> {
-        lock(&self.state).logs.entry(*at).or_default().clone()
+    /// How many records slow readers of ephemeral logs have missed.
+    pub fn lost_records(&self) -> u64 {
+        self.shared.lost.load(Ordering::Relaxed)
+    }
+
+    /// Trims the log of `at` up to and including `through`, as retention would.
+    pub fn trim(&self, at: &Partition, through: Offset) -> Result<(), BusError> {
+        let kind = self.kind(at)?;
+        log(&mut self.logs(), at, kind).ring.trim(through);
+        Ok(())
+    }
+
+    /// Puts an empty log of a new generation in the place of `at`'s; reads of the former one end.
+    pub fn begin_anew(&self, at: &Partition) -> Result<(), BusError> {
+        let kind = self.kind(at)?;
+        let mut logs = self.logs();
+        let former = log(&mut logs, at, kind);
+        let Generation(generation) = former.generation;
+        former.ring.close();
+        *former = Log::new(kind, Generation(generation + 1));
+        Ok(())
+    }
+
+    /// Ends every read and watch, as when a process stops.
+    pub fn end_streams(&self) {
+        for log in self.logs().values() {
+            log.ring.close();
+        }
+        for table in lock(&self.shared.tables).values() {
+            table.close();
+        }
+    }
+
+    fn kind(&self, at: &Partition) -> Result<LogKind, BusError> {
+        match self.shared.layout {
+            Some(layout) => Ok(layout.topic_of(at)?.kind),
+            None => Ok(LogKind::Durable {
+                retention: std::time::Duration::MAX,
+            }),
+        }
+    }
+
+    fn logs(&self) -> MutexGuard<'_, HashMap<Partition, Log>> {
+        lock(&self.shared.logs)
+    }
+
+    fn table(&self, table: &Table) -> Result<Arc<LiveTable>, BusError> {
+        if let Some(layout) = self.shared.layout {
+            layout.table_of(table)?;
+        }
+        let mut tables = lock(&self.shared.tables);
+        let table = tables
+            .entry(*table)
+            .or_insert_with(|| Arc::new(LiveTable::new(Revision(0))));
+        Ok(table.clone())
     }
 }
 
-impl<T> Default for History<T> {
-    fn default() -> Self {
+impl Log {
+    fn new(kind: LogKind, generation: Generation) -> Self {
+        let max_bytes = match kind {
+            LogKind::Ephemeral => EPHEMERAL_BYTES,
+            LogKind::Durable { .. } => DURABLE_BYTES,
+        };
         Self {
-            items: Mutex::default(),
-            len: watch::Sender::new(0),
+            generation,
+            ring: Arc::new(Ring::new(max_bytes, Offset(0))),
         }
     }
 }
 
-impl<T: Clone + Send + 'static> History<T> {
-    fn extend(&self, batch: Vec<T>) -> usize {
-        let mut items = lock(&self.items);
-        items.extend(batch);
-        self.len.send_replace(items.len());
-        items.len()
+/// Everything from `start` on.
+fn every(ring: Arc<Ring>, start: Start) -> Result<Records, BusError> {
+    let after = match start {
+        Start::Earliest => ring.floor(),
+        Start::After(offset) => offset,
+    };
+    if after < ring.floor() {
+        return Err(trimmed(&ring));
     }
+    let changed = ring.changes();
+    let reader = Some((ring, changed, after));
+    let batches = stream::unfold(reader, |reader| async move {
+        let (ring, mut changed, after) = reader?;
+        loop {
+            changed.borrow_and_update();
+            match ring.after(after) {
+                Glance::Records(records) => {
+                    let after = records.last().map_or(after, |it| it.offset);
+                    let records = records.into_iter().map(Ok).collect();
+                    return Some((records, Some((ring, changed, after))));
+                }
+                Glance::Older => return Some((vec![Err(trimmed(&ring))], None)),
+                Glance::Closed => return Some((vec![Err(closed())], None)),
+                // The ring owns the sender, so waiting cannot fail while it is here.
+                Glance::End => changed.changed().await.ok()?,
+            }
+        }
+    });
+    Ok(batches
+        .map(|batch: Vec<_>| stream::iter(batch))
+        .flatten()
+        .boxed())
+}
 
-    fn follow(self: Arc<Self>, first: usize) -> impl futures::Stream<Item = (usize, T)> + Send {
-        let len = self.len.subscribe();
-        stream::unfold((self, len, first), |(history, mut len, next)| async move {
-            len.wait_for(|len| next < *len).await.ok()?;
-            let item = lock(&history.items)[next].clone();
-            Some(((next, item), (history, len, next + 1)))
-        })
+/// What is appended from here on, but for what a slow reader misses.
+fn newest(ring: Arc<Ring>, shared: Arc<Shared>) -> Records {
+    let changed = ring.changes();
+    let position = ring.end();
+    let reader = Some((ring, changed, position, shared));
+    let batches = stream::unfold(reader, |reader| async move {
+        let (ring, mut changed, position, shared) = reader?;
+        loop {
+            changed.borrow_and_update();
+            let (found, glance) = ring.at(position);
+            match glance {
+                Glance::Records(records) => {
+                    shared.lost.fetch_add(found - position, Ordering::Relaxed);
+                    let position = found + records.len() as u64;
+                    let records = records.into_iter().map(Ok).collect();
+                    return Some((records, Some((ring, changed, position, shared))));
+                }
+                Glance::Closed => return Some((vec![Err(closed())], None)),
+                // The ring owns the sender, so waiting cannot fail while it is here.
+                Glance::Older | Glance::End => changed.changed().await.ok()?,
+            }
+        }
+    });
+    batches
+        .map(|batch: Vec<_>| stream::iter(batch))
+        .flatten()
+        .boxed()
+}
+
+fn trimmed(ring: &Ring) -> BusError {
+    BusError::Trimmed {
+        oldest: ring.oldest(),
     }
+}
+
+fn closed() -> BusError {
+    BusError::Unavailable(Box::new(Closed))
+}
+
+fn log<'a>(logs: &'a mut HashMap<Partition, Log>, at: &Partition, kind: LogKind) -> &'a mut Log {
+    logs.entry(*at)
+        .or_insert_with(|| Log::new(kind, Generation(1)))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -5,6 +5,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
+/// The largest record, and the largest key and value together. Twice the largest batch of the contracts,
+/// and well below the 1 MiB at which brokers stop unless told otherwise.
+pub const MAX_RECORD_BYTES: usize = 512 * 1024;
+
 /// One ordered log within a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Partition {
@@ -21,6 +25,13 @@ pub struct Table(pub &'static str);
 /// A key within a [`Table`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(pub Bytes);
+
+impl Key {
+    /// Refuses a pair of key and value that no bus carries.
+    pub fn check(&self, value: Option<&Bytes>) -> Result<(), BusError> {
+        check_size(self.0.len() + value.map_or(0, Bytes::len))
+    }
+}
 
 /// A place in a partition. Offsets grow strictly but may skip: never do arithmetic on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -46,6 +57,13 @@ pub struct Tail {
 /// Bytes to append.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record(pub Bytes);
+
+impl Record {
+    /// Refuses what no bus carries.
+    pub fn check(&self) -> Result<(), BusError> {
+        check_size(self.0.len())
+    }
+}
 
 /// A record as read back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,6 +174,18 @@ pub struct TableSpec {
     pub kind: TableKind,
 }
 
+impl TableSpec {
+    /// Refuses what this kind of table does not offer: conditional writes where each key has one writer.
+    pub fn check(&self, expect: Expect) -> Result<(), BusError> {
+        match (self.kind, expect) {
+            (TableKind::Cas, _) | (TableKind::Own, Expect::Any) => Ok(()),
+            (TableKind::Own, Expect::Absent | Expect::At(_)) => Err(BusError::Unknown {
+                name: format!("conditional write to table {}", self.table.0),
+            }),
+        }
+    }
+}
+
 /// Everything a bus must have before a service starts.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
@@ -163,6 +193,26 @@ pub struct Layout {
     pub topics: &'static [TopicSpec],
     /// The tables.
     pub tables: &'static [TableSpec],
+}
+
+impl Layout {
+    /// What `at` promises, if there is such a partition.
+    pub fn topic_of(&self, at: &Partition) -> Result<&'static TopicSpec, BusError> {
+        let topic = self.topics.iter().find(|it| it.name == at.topic);
+        topic
+            .filter(|it| at.index < it.partitions)
+            .ok_or_else(|| BusError::Unknown {
+                name: format!("partition {} of topic {}", at.index, at.topic),
+            })
+    }
+
+    /// What `table` promises, if there is such a table.
+    pub fn table_of(&self, table: &Table) -> Result<&'static TableSpec, BusError> {
+        let spec = self.tables.iter().find(|it| it.table == *table);
+        spec.ok_or_else(|| BusError::Unknown {
+            name: format!("table {}", table.0),
+        })
+    }
 }
 
 /// Why an operation did not happen.
@@ -186,6 +236,12 @@ pub enum BusError {
         /// What was asked for.
         name: String,
     },
+    /// The record, or the key with its value, is over [`MAX_RECORD_BYTES`].
+    #[error("a record of {bytes} bytes is over the limit of {MAX_RECORD_BYTES}")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+    },
     /// The broker or disk cannot be reached; the same call may succeed later.
     #[error("bus unavailable")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -196,7 +252,40 @@ impl BusError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Unavailable(_) => true,
-            Self::Conflict { .. } | Self::Trimmed { .. } | Self::Unknown { .. } => false,
+            Self::Conflict { .. }
+            | Self::Trimmed { .. }
+            | Self::Unknown { .. }
+            | Self::TooLarge { .. } => false,
+        }
+    }
+}
+
+fn check_size(bytes: usize) -> Result<(), BusError> {
+    if MAX_RECORD_BYTES < bytes {
+        return Err(BusError::TooLarge { bytes });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_process_finds_a_key_in_the_same_partition() {
+        let topic = TopicSpec {
+            name: "t",
+            partitions: 16,
+            kind: LogKind::Ephemeral,
+        };
+        for (key, index) in [
+            ("w1/0", 10),
+            ("w1/1", 6),
+            ("127.0.0.1:8000/3", 0),
+            ("a-conversation", 5),
+            ("", 2),
+        ] {
+            assert_eq!(topic.partition_of(key).index, index, "{key:?}");
         }
     }
 }
