@@ -1,1 +1,21 @@
-//! routing
+//! One router replica's mind: the fleet as it sees it, what has been sent and not yet answered, and what it
+//! has learnt. Pure: every call takes the time, and every choice a seed.
+//!
+//! It composes `placement` (which target is cheapest), `affinity` (what a binding demands) and `accounting`
+//! (what came of it). The router service and the simulator run this same code.
+
+mod binding;
+mod config;
+mod decision;
+mod fleet;
+mod learnt;
+mod open;
+mod request;
+mod router;
+mod snapshot;
+
+pub use config::Config;
+pub use decision::{BindingAction, Decision, Degraded, Overlap, Reason, replay};
+pub use open::{Outcome, Status};
+pub use request::{NoTarget, OverlapView, Pin, Request};
+pub use router::{Counters, Router};

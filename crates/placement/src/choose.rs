@@ -1,0 +1,237 @@
+//! The decision itself.
+
+use domain::{Epoch, Target, WorkerId};
+
+use crate::Policy;
+use crate::cost::{Scored, scores};
+use crate::draw::{Draw, rendezvous};
+use crate::snapshot::{Barred, Candidate, Request, Snapshot};
+
+/// Costs this close to the smallest, as a share of it, are as good as equal.
+const NEAR_SHARE: f64 = 0.05;
+/// Costs this close to the smallest, in seconds, are as good as equal.
+const NEAR_SECONDS: f64 = 0.005;
+
+/// Where a request goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// To this rank, strictly.
+    Target(Target),
+    /// To this worker; its engine chooses the rank.
+    Worker {
+        /// The worker.
+        worker: WorkerId,
+        /// Its incarnation.
+        epoch: Epoch,
+    },
+}
+
+impl Place {
+    /// The worker, whichever rank serves.
+    pub const fn worker(&self) -> &WorkerId {
+        match self {
+            Self::Target(target) => &target.worker,
+            Self::Worker { worker, .. } => worker,
+        }
+    }
+
+    /// The target, where a rank is named.
+    pub const fn target(&self) -> Option<&Target> {
+        match self {
+            Self::Target(target) => Some(target),
+            Self::Worker { .. } => None,
+        }
+    }
+}
+
+/// What decided between the candidates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// It was its turn.
+    Turn,
+    /// It was drawn.
+    Drawn,
+    /// The less busy of two drawn.
+    LessBusyOfTwo,
+    /// Its cost is the smallest by more than a near tie.
+    LeastCost,
+    /// Several were as good as equal; two of them were drawn.
+    NearTie {
+        /// How many were as good as equal.
+        among: u32,
+    },
+    /// Several were as good as equal and the index is silent: the conversation's own order decided.
+    Rendezvous {
+        /// How many were as good as equal.
+        among: u32,
+    },
+}
+
+/// A decision and all that was weighed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// Where to.
+    pub place: Place,
+    /// What decided.
+    pub reason: Reason,
+    /// Every candidate that could be chosen, in the snapshot's order, under every policy.
+    pub scores: Vec<Scored>,
+}
+
+/// No target can take the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no target can take the request")]
+pub struct NoCandidate;
+
+/// Chooses a place for `request`. The same arguments give the same choice, bit for bit.
+pub fn choose(
+    request: &Request,
+    snapshot: &Snapshot,
+    policy: Policy,
+    seed: u64,
+) -> Result<Choice, NoCandidate> {
+    let open = open_candidates(snapshot);
+    if open.is_empty() {
+        return Err(NoCandidate);
+    }
+    let scores = scores(request, snapshot);
+    let mut draw = Draw::new(seed);
+    let (place, reason) = match policy {
+        Policy::RoundRobin => {
+            let workers = workers(&open);
+            (in_turn(&workers, snapshot.turn).clone(), Reason::Turn)
+        }
+        Policy::Random => {
+            let mut workers = workers(&open);
+            let drawn = draw.below(workers.len());
+            (workers.swap_remove(drawn), Reason::Drawn)
+        }
+        Policy::TargetRoundRobin => {
+            let next = in_turn(&open, snapshot.turn);
+            (Place::Target(next.target.clone()), Reason::Turn)
+        }
+        Policy::PowerOfTwo => {
+            let (first, second) = draw.two_below(open.len());
+            let (first, second) = (open[first], open[second]);
+            let less = if second.active < first.active {
+                second
+            } else {
+                first
+            };
+            (Place::Target(less.target.clone()), Reason::LessBusyOfTwo)
+        }
+        Policy::Kv => {
+            let (target, reason) = least_cost(request, snapshot, &open, &scores, &mut draw);
+            (Place::Target(target), reason)
+        }
+    };
+    Ok(Choice {
+        place,
+        reason,
+        scores,
+    })
+}
+
+/// Those that may be chosen; of them those that did not fail lately, unless all did.
+fn open_candidates(snapshot: &Snapshot) -> Vec<&Candidate> {
+    let mut open: Vec<_> = snapshot
+        .candidates
+        .iter()
+        .filter(|candidate| candidate.takes_new())
+        .collect();
+    if open
+        .iter()
+        .any(|it| it.barred != Some(Barred::FailedLately))
+    {
+        open.retain(|it| it.barred != Some(Barred::FailedLately));
+    }
+    open
+}
+
+fn workers(open: &[&Candidate]) -> Vec<Place> {
+    let places = open.iter().map(|candidate| Place::Worker {
+        worker: candidate.target.worker.clone(),
+        epoch: candidate.target.epoch,
+    });
+    let mut workers: Vec<Place> = places.collect();
+    workers.dedup();
+    workers
+}
+
+fn in_turn<T>(items: &[T], turn: u64) -> &T {
+    let count = u64::try_from(items.len()).expect("a usize fits");
+    let index = usize::try_from(turn % count).expect("below a usize");
+    &items[index]
+}
+
+fn least_cost(
+    request: &Request,
+    snapshot: &Snapshot,
+    open: &[&Candidate],
+    scores: &[Scored],
+    draw: &mut Draw,
+) -> (Target, Reason) {
+    let cost = |candidate: &Candidate| {
+        let scored = scores.iter().find(|it| it.target == candidate.target);
+        scored.map_or(f64::INFINITY, |it| it.cost)
+    };
+    let costs: Vec<f64> = open.iter().map(|it| cost(it)).collect();
+    let least = costs.iter().copied().fold(f64::INFINITY, f64::min);
+    let limit = least + (least * NEAR_SHARE).max(NEAR_SECONDS);
+    let near: Vec<&Candidate> = open
+        .iter()
+        .zip(&costs)
+        .filter(|(_, cost)| **cost <= limit)
+        .map(|(candidate, _)| *candidate)
+        .collect();
+    let among = u32::try_from(near.len()).unwrap_or(u32::MAX);
+    if let [only] = near[..] {
+        return (only.target.clone(), Reason::LeastCost);
+    }
+    if let (false, Some(key)) = (snapshot.index_known, request.conversation) {
+        let highest = near
+            .iter()
+            .max_by_key(|it| rendezvous(key, &it.target))
+            .expect("a near tie has candidates");
+        return (highest.target.clone(), Reason::Rendezvous { among });
+    }
+    let (first, second) = draw.two_below(near.len());
+    let better = better_of(snapshot, near[first], near[second]);
+    (better.target.clone(), Reason::NearTie { among })
+}
+
+/// Of two equally dear candidates the one that holds more of what few hold, then the less busy one.
+fn better_of<'a>(
+    snapshot: &Snapshot,
+    first: &'a Candidate,
+    second: &'a Candidate,
+) -> &'a Candidate {
+    let rarity = rare_tokens(snapshot, second).total_cmp(&rare_tokens(snapshot, first));
+    let busy = || (first.pending, first.active).cmp(&(second.pending, second.active));
+    if rarity.then_with(busy).is_gt() {
+        second
+    } else {
+        first
+    }
+}
+
+/// The tokens `candidate` holds, each weighed by how few hold it: `log2(targets / holders) / log2(targets)`,
+/// so that a system prompt held everywhere weighs nothing and a private prefix its full length.
+fn rare_tokens(snapshot: &Snapshot, candidate: &Candidate) -> f64 {
+    let targets = snapshot.candidates.len() as f64;
+    let own = candidate.held.disk;
+    let mut depths: Vec<_> = snapshot.candidates.iter().map(|it| it.held.disk).collect();
+    depths.sort_unstable();
+    let mut below = domain::Tokens::ZERO;
+    let mut rare = 0.0;
+    for (index, depth) in depths.iter().enumerate() {
+        let depth = (*depth).min(own);
+        let holders = (depths.len() - index) as f64;
+        if depth > below && targets > 1.0 {
+            let weight = (targets / holders).log2() / targets.log2();
+            rare += depth.saturating_sub(below).as_f64() * weight;
+            below = depth;
+        }
+    }
+    rare
+}

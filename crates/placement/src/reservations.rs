@@ -1,0 +1,254 @@
+//! Prefill work that has been sent and does not yet show up as load: this router's and its peers'.
+//!
+//! A reservation counts from the decision on and ends at the first token, at a failure, when the request is
+//! dropped, or by its lease, whichever comes first.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+
+use domain::{DecisionId, InstanceId, SequenceHash, Target, Timestamp, Tokens};
+
+/// Live reservations of all routers together: 60 queued prefills on each of 1,000 ranks stay below it.
+const MAX_LIVE: usize = 65_536;
+/// A peer's lease is cut to this, so that a wrong clock cannot reserve for ever.
+const MAX_LEASE: Duration = Duration::from_secs(600);
+/// Every so many blocks of a request its sequence hash is a landmark.
+const LANDMARK_BLOCKS: usize = 64;
+/// Ended reservations remembered per target, to compare with gauges taken before they ended.
+const MAX_ENDED: usize = 256;
+/// How long they are remembered: longer than a gauge is believed.
+const ENDED_KEPT: Duration = Duration::from_secs(15);
+
+/// Prefill work sent to a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    /// The decision that sent it.
+    pub id: DecisionId,
+    /// The router that made it.
+    pub router: InstanceId,
+    /// Where to.
+    pub target: Target,
+    /// Tokens to be computed there.
+    pub uncached: Tokens,
+    /// [`landmarks`] of the request.
+    pub landmarks: Vec<SequenceHash>,
+    /// When it ends by itself.
+    pub lease_until: Timestamp,
+}
+
+/// The book is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{MAX_LIVE} reservations are live already")]
+pub struct Refused;
+
+/// All live reservations.
+#[derive(Debug, Default)]
+pub struct Reservations {
+    live: HashMap<DecisionId, Reservation>,
+    leases: BTreeSet<(Timestamp, DecisionId)>,
+    queues: HashMap<Target, Queue>,
+    /// How many live reservations pass each landmark, by target.
+    passing: HashMap<SequenceHash, Vec<(Target, u32)>>,
+}
+
+/// The work reserved at one target, oldest first.
+#[derive(Debug, Default)]
+struct Queue {
+    works: VecDeque<Work>,
+    /// Until when the work has been taken to proceed.
+    as_of: Timestamp,
+    /// Tokens per second at which it proceeds.
+    rate: f64,
+    /// When ended reservations began and ended.
+    ended: VecDeque<(Timestamp, Timestamp)>,
+}
+
+#[derive(Debug)]
+struct Work {
+    id: DecisionId,
+    began: Timestamp,
+    left: f64,
+}
+
+/// The sequence hashes that stand for a request: every 64th, and the last.
+pub fn landmarks(hashes: &[SequenceHash]) -> Vec<SequenceHash> {
+    let aligned = hashes.chunks_exact(LANDMARK_BLOCKS);
+    let rest = aligned.remainder().last().copied();
+    aligned
+        .filter_map(|chunk| chunk.last().copied())
+        .chain(rest)
+        .collect()
+}
+
+impl Reservations {
+    /// Counts `reservation` from `now` on; its target computes `rate` tokens per second. A second one of the
+    /// same id replaces the first.
+    pub fn reserve(
+        &mut self,
+        mut reservation: Reservation,
+        rate: f64,
+        now: Timestamp,
+    ) -> Result<(), Refused> {
+        self.release(reservation.id, now);
+        if self.live.len() >= MAX_LIVE {
+            return Err(Refused);
+        }
+        reservation.lease_until = reservation.lease_until.min(now + MAX_LEASE);
+        let queue = self.queues.entry(reservation.target.clone()).or_default();
+        queue.proceed(now);
+        queue.rate = rate;
+        queue.works.push_back(Work {
+            id: reservation.id,
+            began: now,
+            left: reservation.uncached.as_f64(),
+        });
+        for landmark in &reservation.landmarks {
+            let targets = self.passing.entry(*landmark).or_default();
+            match targets.iter_mut().find(|it| it.0 == reservation.target) {
+                Some((_, count)) => *count += 1,
+                None => targets.push((reservation.target.clone(), 1)),
+            }
+        }
+        self.leases
+            .insert((reservation.lease_until, reservation.id));
+        self.live.insert(reservation.id, reservation);
+        Ok(())
+    }
+
+    /// Ends a reservation; none when it has ended before.
+    pub fn release(&mut self, id: DecisionId, now: Timestamp) -> Option<Reservation> {
+        let reservation = self.live.remove(&id)?;
+        self.leases.remove(&(reservation.lease_until, id));
+        if let Some(queue) = self.queues.get_mut(&reservation.target) {
+            queue.end(id, now);
+        }
+        for landmark in &reservation.landmarks {
+            let Some(targets) = self.passing.get_mut(landmark) else {
+                continue;
+            };
+            if let Some(at) = targets.iter().position(|it| it.0 == reservation.target) {
+                targets[at].1 -= 1;
+                if targets[at].1 == 0 {
+                    targets.swap_remove(at);
+                }
+            }
+            if targets.is_empty() {
+                self.passing.remove(landmark);
+            }
+        }
+        Some(reservation)
+    }
+
+    /// Ends those whose lease is over by `now`.
+    pub fn expire(&mut self, now: Timestamp) -> Vec<Reservation> {
+        let mut expired = Vec::new();
+        while let Some((lease_until, id)) = self.leases.first().copied() {
+            if lease_until > now {
+                break;
+            }
+            expired.extend(self.release(id, now));
+        }
+        self.queues.retain(|_, queue| {
+            queue.forget_ended(now);
+            !queue.works.is_empty() || !queue.ended.is_empty()
+        });
+        expired
+    }
+
+    /// Prefill work reserved at `target` and not yet done, if it has proceeded at the reserved rate, oldest
+    /// first.
+    pub fn pending(&self, target: &Target, now: Timestamp) -> Tokens {
+        let left = self.queues.get(target).map_or(0.0, |it| it.left(now));
+        // A float to integer cast saturates; what is left is not negative.
+        Tokens::new(left.ceil() as u64)
+    }
+
+    /// Live reservations at `target`.
+    pub fn count(&self, target: &Target) -> u32 {
+        let count = self.queues.get(target).map_or(0, |it| it.works.len());
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+
+    /// Reservations that were live at `target` at the time `at`, for comparison with a gauge taken then.
+    pub fn count_at(&self, target: &Target, at: Timestamp) -> u32 {
+        let Some(queue) = self.queues.get(target) else {
+            return 0;
+        };
+        let live = queue.works.iter().filter(|it| it.began <= at).count();
+        let ended = queue.ended.iter();
+        let ended = ended.filter(|(began, ended)| *began <= at && at < *ended);
+        u32::try_from(live + ended.count()).unwrap_or(u32::MAX)
+    }
+
+    /// Live reservations of all targets.
+    pub fn len(&self) -> usize {
+        self.live.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.live.is_empty()
+    }
+
+    /// How many leading blocks of a request with these sequence hashes are being computed, by target.
+    pub fn in_flight(&self, hashes: &[SequenceHash]) -> HashMap<&Target, u32> {
+        let mut depths = HashMap::new();
+        for (chunk_index, chunk) in hashes.chunks(LANDMARK_BLOCKS).enumerate() {
+            let start = chunk_index * LANDMARK_BLOCKS;
+            for (offset, hash) in chunk.iter().enumerate() {
+                let depth = u32::try_from(start + offset + 1).unwrap_or(u32::MAX);
+                let targets = self.passing.get(hash).into_iter().flatten();
+                depths.extend(targets.map(|(target, _)| (target, depth)));
+            }
+            // Whoever goes deeper passes the landmark at the end of this chunk.
+            if !chunk.last().is_some_and(|it| self.passing.contains_key(it)) {
+                break;
+            }
+        }
+        depths
+    }
+}
+
+impl Queue {
+    fn budget(&self, now: Timestamp) -> f64 {
+        self.rate * now.since(self.as_of).as_secs_f64()
+    }
+
+    fn left(&self, now: Timestamp) -> f64 {
+        let left: f64 = self.works.iter().map(|it| it.left).sum();
+        (left - self.budget(now)).max(0.0)
+    }
+
+    /// Takes off what has been computed since, oldest first.
+    fn proceed(&mut self, now: Timestamp) {
+        let mut budget = self.budget(now);
+        for work in &mut self.works {
+            let done = work.left.min(budget);
+            work.left -= done;
+            budget -= done;
+        }
+        self.as_of = self.as_of.max(now);
+    }
+
+    fn end(&mut self, id: DecisionId, now: Timestamp) {
+        self.proceed(now);
+        let Some(at) = self.works.iter().position(|it| it.id == id) else {
+            return;
+        };
+        if let Some(work) = self.works.remove(at) {
+            if self.ended.len() >= MAX_ENDED {
+                self.ended.pop_front();
+            }
+            self.ended.push_back((work.began, now));
+        }
+    }
+
+    fn forget_ended(&mut self, now: Timestamp) {
+        while let Some((_, ended)) = self.ended.front() {
+            if now.since(*ended) < ENDED_KEPT {
+                break;
+            }
+            self.ended.pop_front();
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What a decision is made from. Nothing else enters it, so that a recorded one can be made again.
+
+use domain::{BlockSize, Target, TargetState, Tokens};
+
+/// What has to be placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Input tokens.
+    pub isl: Tokens,
+    /// A hash of its conversation, the same at every router; none without a conversation.
+    pub conversation: Option<u64>,
+}
+
+/// The fleet of one model as a router sees it at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    /// Every target in ascending order, also those that cannot be chosen.
+    pub candidates: Vec<Candidate>,
+    /// How many requests were placed in turn before.
+    pub turn: u64,
+    /// Whether the index answered. If not, every overlap is unknown rather than zero.
+    pub index_known: bool,
+    /// How likely a block in a full cache is to be wanted again, 0 to 1: the price of evicting it.
+    pub reuse: f64,
+}
+
+/// One target.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// The target.
+    pub target: Target,
+    /// Whether it may be chosen, and how far its claims are trusted.
+    pub state: TargetState,
+    /// Why it is left out of this decision, if it is.
+    pub barred: Option<Barred>,
+    /// Tokens per block.
+    pub block_size: BlockSize,
+    /// The leading part of the request it holds.
+    pub held: Held,
+    /// The leading part of the request that is being computed there.
+    pub in_flight: Tokens,
+    /// Prefill work sent there and not yet done.
+    pub pending: Tokens,
+    /// Prefill work queued there by others than the known routers, estimated.
+    pub foreign: Tokens,
+    /// Requests being served there.
+    pub active: u32,
+    /// Tokens in its cache, estimated from what was sent there.
+    pub resident: Tokens,
+    /// Tokens its cache can hold, where the engine says.
+    pub capacity: Option<Tokens>,
+    /// Prefill speed of a rank, in tokens per second, above zero.
+    pub prefill_rate: f64,
+    /// What one more sequence adds to a decode step, in seconds.
+    pub decode_step: f64,
+}
+
+/// Why a target that could serve is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Barred {
+    /// This request has failed there already.
+    Tried,
+    /// Others failed there a moment ago. It is chosen all the same when nothing else is left.
+    FailedLately,
+}
+
+/// Leading tokens of a request by the slowest tier they need: `gpu <= host <= disk`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// All in GPU memory.
+    pub gpu: Tokens,
+    /// All in GPU or host memory.
+    pub host: Tokens,
+    /// All in some tier.
+    pub disk: Tokens,
+}
+
+impl Candidate {
+    /// Whether a request without a binding may go there.
+    pub fn takes_new(&self) -> bool {
+        self.barred != Some(Barred::Tried) && trust(self.state).is_some()
+    }
+}
+
+/// The share of a target's claims that is believed; none where nothing new may go.
+pub(crate) const fn trust(state: TargetState) -> Option<f64> {
+    match state {
+        TargetState::Ready | TargetState::Partial => Some(1.0),
+        TargetState::Suspect => Some(0.5),
+        TargetState::Warming | TargetState::Draining | TargetState::Gone => None,
+    }
+}

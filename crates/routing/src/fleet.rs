@@ -1,0 +1,202 @@
+//! The fleet as one router sees it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use domain::{
+    BlockSize, DpRank, Epoch, ModelName, RankLoad, Target, TargetState, Timestamp, Tokens, Worker,
+    WorkerId,
+};
+use placement::Reservations;
+
+use crate::Config;
+use crate::learnt::Speed;
+
+/// How long a gauge is believed.
+const GAUGE_LEASE: Duration = Duration::from_secs(10);
+
+/// Workers, gauges, and what is remembered of each target.
+#[derive(Debug, Default)]
+pub(crate) struct Fleet {
+    workers: BTreeMap<WorkerId, Member>,
+    /// Incarnations, which may be known before their worker registers.
+    epochs: HashMap<WorkerId, Epoch>,
+    targets: HashMap<Target, Memory>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) worker: Worker,
+    pub(crate) speed: Speed,
+    gauges: HashMap<DpRank, Gauge>,
+}
+
+/// One rank's gauges, compared with what was reserved when they were taken.
+#[derive(Clone, Copy, Debug)]
+struct Gauge {
+    load: RankLoad,
+    /// Requests waiting that no known router had reserved.
+    foreign: u32,
+}
+
+/// What a router remembers of a target by itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Memory {
+    /// Tokens sent there to be computed since it is known: an upper bound of what it holds.
+    pub(crate) resident: Tokens,
+    /// This router's requests on their way there.
+    pub(crate) active: u32,
+    /// Until when it is avoided after a failure.
+    pub(crate) avoid_until: Option<Timestamp>,
+}
+
+impl Fleet {
+    pub(crate) fn set_worker(&mut self, worker: Worker, config: &Config) {
+        match self.workers.get_mut(&worker.id) {
+            Some(member) => member.worker = worker,
+            None => {
+                let speed = Speed::new(config.prefill_rate, config.decode_step);
+                let member = Member {
+                    worker,
+                    speed,
+                    gauges: HashMap::new(),
+                };
+                self.workers.insert(member.worker.id.clone(), member);
+            }
+        }
+    }
+
+    pub(crate) fn remove_worker(&mut self, worker: &WorkerId) -> Option<Worker> {
+        self.workers.remove(worker).map(|it| it.worker)
+    }
+
+    pub(crate) fn set_epoch(&mut self, worker: &WorkerId, epoch: Epoch) {
+        self.epochs.insert(worker.clone(), epoch);
+    }
+
+    pub(crate) fn epoch(&self, worker: &Worker) -> Epoch {
+        self.epochs.get(&worker.id).copied().unwrap_or(worker.epoch)
+    }
+
+    pub(crate) fn set_load(
+        &mut self,
+        worker: &WorkerId,
+        ranks: &[RankLoad],
+        reservations: &Reservations,
+    ) {
+        let Some(member) = self.workers.get(worker) else {
+            return;
+        };
+        let epoch = self.epoch(&member.worker);
+        let target = |dp_rank| Target {
+            worker: worker.clone(),
+            epoch,
+            dp_rank,
+        };
+        let owned = ranks.iter().filter(|it| member.worker.owns(it.dp_rank));
+        let gauges: Vec<Gauge> = owned
+            .map(|load| {
+                let known = reservations.count_at(&target(load.dp_rank), load.at);
+                Gauge {
+                    load: *load,
+                    foreign: load.waiting.saturating_sub(known),
+                }
+            })
+            .collect();
+        if let Some(member) = self.workers.get_mut(worker) {
+            let gauges = gauges.into_iter().map(|it| (it.load.dp_rank, it));
+            member.gauges.extend(gauges);
+        }
+    }
+
+    /// Workers of `model` with a live registration, by id.
+    pub(crate) fn members<'a>(
+        &'a self,
+        model: &'a ModelName,
+        now: Timestamp,
+    ) -> impl Iterator<Item = &'a Member> {
+        self.workers
+            .values()
+            .filter(move |it| it.worker.model == *model && it.worker.lease_until > now)
+    }
+
+    pub(crate) fn workers(&self) -> impl Iterator<Item = &Worker> {
+        self.workers.values().map(|it| &it.worker)
+    }
+
+    pub(crate) fn worker(&self, worker: &WorkerId) -> Option<&Worker> {
+        self.workers.get(worker).map(|it| &it.worker)
+    }
+
+    pub(crate) fn speed_mut(&mut self, worker: &WorkerId) -> Option<&mut Speed> {
+        self.workers.get_mut(worker).map(|it| &mut it.speed)
+    }
+
+    pub(crate) fn prefill_rate(&self, worker: &WorkerId, config: &Config) -> f64 {
+        self.workers
+            .get(worker)
+            .map_or(config.prefill_rate, |it| it.speed.prefill_rate())
+    }
+
+    pub(crate) fn memory(&self, target: &Target) -> Memory {
+        self.targets.get(target).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn memory_mut(&mut self, target: &Target) -> &mut Memory {
+        self.targets.entry(target.clone()).or_default()
+    }
+
+    /// Forgets marks whose lease is over and targets that are no more.
+    pub(crate) fn expire(&mut self, now: Timestamp) {
+        let Self {
+            workers,
+            epochs,
+            targets,
+        } = self;
+        targets.retain(|target, memory| {
+            memory.avoid_until = memory.avoid_until.filter(|until| *until > now);
+            let live = workers.get(&target.worker).is_some_and(|it| {
+                let epoch = epochs.get(&target.worker).unwrap_or(&it.worker.epoch);
+                *epoch == target.epoch
+            });
+            live || memory.active > 0
+        });
+    }
+}
+
+impl Member {
+    /// Requests at a rank, and how many of the waiting ones no known router sent, by its last gauge; zero
+    /// when that is too old to be believed.
+    pub(crate) fn gauge(&self, dp_rank: DpRank, now: Timestamp) -> (u32, u32) {
+        let gauge = self.gauges.get(&dp_rank);
+        gauge
+            .filter(|it| now.since(it.load.at) < GAUGE_LEASE)
+            .map_or((0, 0), |it| {
+                let requests = it.load.running.saturating_add(it.load.waiting);
+                (requests, it.foreign)
+            })
+    }
+
+    /// The capacity of one rank's cache.
+    pub(crate) fn capacity(&self) -> Option<Tokens> {
+        let block = u64::from(self.worker.block_size.get());
+        let blocks = self.worker.kv_blocks?;
+        Some(Tokens::new(blocks.saturating_mul(block)))
+    }
+
+    pub(crate) const fn block_size(&self) -> BlockSize {
+        self.worker.block_size
+    }
+}
+
+/// The state of a target whose worker registers one and whose index reports another, where it does.
+pub(crate) fn combined(registered: TargetState, reported: Option<TargetState>) -> TargetState {
+    match (registered, reported) {
+        (TargetState::Warming | TargetState::Draining | TargetState::Gone, _) | (_, None) => {
+            registered
+        }
+        (TargetState::Ready | TargetState::Suspect | TargetState::Partial, Some(reported)) => {
+            reported
+        }
+    }
+}

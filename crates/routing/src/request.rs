@@ -1,0 +1,101 @@
+//! What a decision is asked for, and what is known of the request.
+
+use std::time::Duration;
+
+use affinity::ConversationKey;
+use domain::{
+    BlockSize, DecisionId, DpRank, ModelName, OverlapGroup, SequenceHash, Target, TargetState,
+    Tokens, WorkerId,
+};
+
+/// One attempt to place one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The decision's id. A second attempt at the same request may use it again once the first has ended.
+    pub id: DecisionId,
+    /// The model asked for.
+    pub model: ModelName,
+    /// Input tokens.
+    pub isl: Tokens,
+    /// Sequence hashes of its full blocks, for each block size of [`crate::Router::block_sizes`]. May be
+    /// empty where tokens are unknown.
+    pub hashes: Vec<(BlockSize, Vec<SequenceHash>)>,
+    /// The conversation, if it has one.
+    pub conversation: Option<ConversationKey>,
+    /// Targets at which this request has failed already.
+    pub tried: Vec<Target>,
+    /// The place a client or operator insists on.
+    pub pin: Option<Pin>,
+}
+
+/// A place somebody insists on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pin {
+    /// The worker.
+    pub worker: WorkerId,
+    /// Its rank; none leaves the rank to the policy.
+    pub dp_rank: Option<DpRank>,
+}
+
+/// What the index answered for one request in one block size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OverlapView {
+    /// The block size it counts in.
+    pub block_size: BlockSize,
+    /// Targets that hold at least one leading block, by what they hold.
+    pub groups: Vec<OverlapGroup>,
+    /// Leading blocks that an earlier request carried or a rank announced.
+    pub ceiling: u32,
+    /// Leading blocks that a rank ever announced.
+    pub stored: u32,
+    /// Targets whose claims are not [`TargetState::Ready`].
+    pub not_ready: Vec<(Target, TargetState)>,
+    /// How far the index is behind the log.
+    pub index_age: Duration,
+}
+
+/// Why a request has no place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoTarget {
+    /// No worker serves the model.
+    #[error("no worker serves model {model}")]
+    UnknownModel {
+        /// The model asked for.
+        model: ModelName,
+    },
+    /// Workers serve it, but none can take a request now.
+    #[error("none of the {targets} targets of model {model} can take a request")]
+    NoneReady {
+        /// The model asked for.
+        model: ModelName,
+        /// How many targets it has in whatever state.
+        targets: usize,
+    },
+    /// The request has failed at every target that could take it.
+    #[error("the request failed at all {tried} targets that could take it")]
+    AllTried {
+        /// How many.
+        tried: usize,
+    },
+    /// The place insisted on is none of the model's, or cannot serve.
+    #[error("no such target: choose one of {}", list(valid))]
+    InvalidPin {
+        /// The targets that can serve.
+        valid: Vec<Target>,
+    },
+}
+
+impl NoTarget {
+    /// Whether the same request may find a place later.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::NoneReady { .. } | Self::AllTried { .. } => true,
+            Self::UnknownModel { .. } | Self::InvalidPin { .. } => false,
+        }
+    }
+}
+
+fn list(targets: &[Target]) -> String {
+    let texts: Vec<String> = targets.iter().map(Target::to_string).collect();
+    texts.join(", ")
+}

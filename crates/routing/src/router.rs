@@ -1,0 +1,215 @@
+//! The router's state and its inputs.
+
+mod decide;
+mod end;
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+use domain::{
+    BlockSize, DecisionId, Epoch, InstanceId, ModelName, RankLoad, ReservationChange, Target,
+    Timestamp, Tokens, Worker, WorkerId,
+};
+use placement::{Reservation, Reservations};
+
+use crate::Config;
+use crate::fleet::Fleet;
+use crate::learnt::Mean;
+use crate::open::Open;
+
+/// Requests on their way at one router: beyond, outcomes are no longer matched to decisions.
+const MAX_OPEN: usize = 262_144;
+/// Changes kept for peers while nobody takes them: several seconds at 10,000 requests a second.
+const MAX_CHANGES: usize = 65_536;
+/// The mean of uncached tokens before any request has been seen.
+const FIRST_MEAN_MISS: f64 = 1_000.0;
+/// The share of cached tokens wanted again before any request has been seen.
+const FIRST_REUSE: f64 = 0.5;
+
+/// One router replica's mind.
+#[derive(Debug)]
+pub struct Router {
+    instance: InstanceId,
+    config: Config,
+    fleet: Fleet,
+    reservations: Reservations,
+    open: HashMap<DecisionId, Open>,
+    turns: HashMap<ModelName, u64>,
+    mean_miss: Mean,
+    reuse: Mean,
+    changes: VecDeque<ReservationChange>,
+    counters: Counters,
+}
+
+/// What was left undone because a bound was reached, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Reservations not made because the book was full.
+    pub reservations_refused: u64,
+    /// Decisions whose outcome will not be recognised because too many are open.
+    pub decisions_untracked: u64,
+    /// Changes dropped because nobody took them.
+    pub changes_dropped: u64,
+    /// Reservations that ended by their lease.
+    pub reservations_expired: u64,
+}
+
+impl Router {
+    /// A router that knows no worker yet. `instance` tells its reservations from its peers'.
+    pub fn new(instance: InstanceId, config: Config) -> Self {
+        Self {
+            instance,
+            config,
+            fleet: Fleet::default(),
+            reservations: Reservations::default(),
+            open: HashMap::new(),
+            turns: HashMap::new(),
+            mean_miss: Mean::starting_at(FIRST_MEAN_MISS),
+            reuse: Mean::starting_at(FIRST_REUSE),
+            changes: VecDeque::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Its settings.
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// What was left undone because a bound was reached.
+    pub const fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Registers a worker, or renews its registration.
+    pub fn set_worker(&mut self, worker: Worker) {
+        self.fleet.set_worker(worker, &self.config);
+    }
+
+    /// Forgets a worker. Requests on their way to it keep their records.
+    pub fn remove_worker(&mut self, worker: &WorkerId) -> Option<Worker> {
+        self.fleet.remove_worker(worker)
+    }
+
+    /// Sets a worker's incarnation, over what its registration says, also before it registers.
+    pub fn set_epoch(&mut self, worker: &WorkerId, epoch: Epoch) {
+        self.fleet.set_epoch(worker, epoch);
+    }
+
+    /// Takes in a worker's gauges. Those of an unknown worker or rank are ignored.
+    pub fn set_load(&mut self, worker: &WorkerId, ranks: &[RankLoad]) {
+        self.fleet.set_load(worker, ranks, &self.reservations);
+    }
+
+    /// Takes in what another router has sent, or seen the end of. Its own changes come back on the topic
+    /// and are ignored.
+    pub fn apply_peer(&mut self, router: &InstanceId, change: &ReservationChange, now: Timestamp) {
+        if *router == self.instance {
+            return;
+        }
+        match change {
+            ReservationChange::Reserve {
+                id,
+                target,
+                uncached,
+                landmarks,
+                lease_until,
+            } => self.reserve(
+                Reservation {
+                    id: *id,
+                    router: router.clone(),
+                    target: target.clone(),
+                    uncached: *uncached,
+                    landmarks: landmarks.clone(),
+                    lease_until: *lease_until,
+                },
+                now,
+            ),
+            ReservationChange::Release { id } => {
+                // One of our own is ended by ourselves alone.
+                if !self.open.contains_key(id) {
+                    self.reservations.release(*id, now);
+                }
+            }
+        }
+    }
+
+    /// Ends what has outlived its lease by `now`: reservations and marks. Call it a few times a second.
+    pub fn expire(&mut self, now: Timestamp) {
+        let expired = self.reservations.expire(now).len();
+        let expired = u64::try_from(expired).unwrap_or(u64::MAX);
+        self.counters.reservations_expired += expired;
+        self.fleet.expire(now);
+    }
+
+    /// What this router has reserved and released since it was last asked, in order, for its peers.
+    pub fn take_changes(&mut self) -> Vec<ReservationChange> {
+        self.changes.drain(..).collect()
+    }
+
+    /// The models that workers are registered for, in order.
+    pub fn models(&self) -> BTreeSet<ModelName> {
+        self.fleet.workers().map(|it| it.model.clone()).collect()
+    }
+
+    /// The block sizes in which a request for `model` has to be hashed and looked up, ascending.
+    pub fn block_sizes(&self, model: &ModelName) -> BTreeSet<BlockSize> {
+        let workers = self.fleet.workers();
+        let workers = workers.filter(|it| it.model == *model);
+        workers.map(|it| it.block_size).collect()
+    }
+
+    /// Registered workers, by id.
+    pub fn workers(&self) -> impl Iterator<Item = &Worker> {
+        self.fleet.workers()
+    }
+
+    /// A registered worker.
+    pub fn worker(&self, worker: &WorkerId) -> Option<&Worker> {
+        self.fleet.worker(worker)
+    }
+
+    /// The incarnation of a registered worker.
+    pub fn epoch(&self, worker: &WorkerId) -> Option<Epoch> {
+        self.fleet.worker(worker).map(|it| self.fleet.epoch(it))
+    }
+
+    /// Prefill tokens per second of a worker's rank, as learnt.
+    pub fn prefill_rate(&self, worker: &WorkerId) -> f64 {
+        self.fleet.prefill_rate(worker, &self.config)
+    }
+
+    /// Prefill work reserved at `target` by all routers and not yet done.
+    pub fn pending(&self, target: &Target, now: Timestamp) -> Tokens {
+        self.reservations.pending(target, now)
+    }
+
+    /// Live reservations of all routers.
+    pub fn reserved(&self) -> usize {
+        self.reservations.len()
+    }
+
+    /// Requests of this router that have not ended.
+    pub fn open(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Enters a reservation, ours or a peer's, in the book.
+    fn reserve(&mut self, reservation: Reservation, now: Timestamp) {
+        let rate = self
+            .fleet
+            .prefill_rate(&reservation.target.worker, &self.config);
+        let memory = self.fleet.memory_mut(&reservation.target);
+        memory.resident += reservation.uncached;
+        if self.reservations.reserve(reservation, rate, now).is_err() {
+            self.counters.reservations_refused += 1;
+        }
+    }
+
+    fn publish(&mut self, change: ReservationChange) {
+        if self.changes.len() >= MAX_CHANGES {
+            self.changes.pop_front();
+            self.counters.changes_dropped += 1;
+        }
+        self.changes.push_back(change);
+    }
+}

@@ -1,0 +1,282 @@
+//! Placing a request, and reserving its place at once.
+
+use affinity::{Binding, Mode, MoveReason, Plan};
+use domain::{ReservationChange, SequenceHash, Timestamp, Tokens};
+use placement::{Candidate, Choice, NoCandidate, Place, Reservation, Snapshot, choose, landmarks};
+
+use super::{MAX_OPEN, Router};
+use crate::binding::{conversation_hash, plan};
+use crate::open::Open;
+use crate::snapshot::Sources;
+use crate::{BindingAction, Decision, Degraded, NoTarget, OverlapView, Pin, Reason, Request};
+
+/// Where a request goes and why, before it is recorded.
+struct Verdict {
+    place: Place,
+    reason: Reason,
+    binding: BindingAction,
+}
+
+impl Router {
+    /// Decides where `request` goes and reserves the work there.
+    ///
+    /// `index` is what the index answered, one view for each block size; none when it did not answer. The
+    /// reservation ends with [`Router::first_token`], [`Router::finish`] or [`Router::abandon`]; one of the
+    /// last two must follow every decision.
+    pub fn decide(
+        &mut self,
+        request: &Request,
+        index: Option<&[OverlapView]>,
+        binding: Option<&Binding>,
+        now: Timestamp,
+        seed: u64,
+    ) -> Result<Decision, NoTarget> {
+        self.abandon(request.id, now);
+        let sources = Sources {
+            fleet: &self.fleet,
+            reservations: &self.reservations,
+            mean_miss: self.mean_miss.get(),
+            request,
+            views: index.unwrap_or(&[]),
+            now,
+        };
+        let candidates = sources.candidates();
+        let overlap = index.map(|_| sources.overlap(&candidates));
+        let snapshot = Snapshot {
+            candidates: pinned(candidates, request)?,
+            turn: self.turns.get(&request.model).copied().unwrap_or(0),
+            index_known: index.is_some(),
+            reuse: self.reuse.get(),
+        };
+        let asked = placement::Request {
+            isl: request.isl,
+            conversation: request.conversation.as_ref().map(conversation_hash),
+        };
+        let choice = choose(&asked, &snapshot, self.config.policy, seed);
+        let verdict = verdict(self.config.affinity(), request, binding, &snapshot, &choice)?;
+        let decision = Decision {
+            id: request.id,
+            at: now,
+            model: request.model.clone(),
+            uncached: uncached(&snapshot, &verdict.place, request.isl, binding),
+            place: verdict.place,
+            reason: verdict.reason,
+            binding: verdict.binding,
+            degraded: match index {
+                Some(_) => Vec::new(),
+                None => vec![Degraded::NoIndex],
+            },
+            overlap,
+            index_age: index.and_then(|views| views.iter().map(|it| it.index_age).max()),
+            policy: self.config.policy,
+            seed,
+            request: asked,
+            snapshot,
+            choice,
+        };
+        self.learn_demand(&decision);
+        self.enter(&decision, request, now);
+        Ok(decision)
+    }
+
+    /// Sends a decided request to where another router has bound its conversation meanwhile; the
+    /// reservation goes along. Where this router cannot use that target the request stays where it was
+    /// placed, and the binding is left alone.
+    pub fn follow(
+        &mut self,
+        decision: &Decision,
+        request: &Request,
+        winner: &Binding,
+        now: Timestamp,
+    ) -> Decision {
+        let mut followed = decision.clone();
+        let usable = decision
+            .candidate(&winner.target)
+            .is_some_and(Candidate::takes_new);
+        if !usable {
+            followed.binding = BindingAction::None;
+            followed.degraded.push(Degraded::BindingUnusable);
+            return followed;
+        }
+        self.abandon(decision.id, now);
+        let place = Place::Target(winner.target.clone());
+        followed.uncached = uncached(&decision.snapshot, &place, request.isl, None);
+        followed.place = place;
+        followed.reason = Reason::Followed;
+        followed.binding = BindingAction::Keep;
+        self.enter(&followed, request, now);
+        followed
+    }
+
+    /// Remembers what requests are like.
+    fn learn_demand(&mut self, decision: &Decision) {
+        if let Some(uncached) = decision.uncached {
+            self.mean_miss.learn(uncached.as_f64());
+        }
+        if let Some(overlap) = decision
+            .overlap
+            .filter(|_| decision.request.isl > Tokens::ZERO)
+        {
+            let share = overlap.best.as_f64() / decision.request.isl.as_f64();
+            self.reuse.learn(share.min(1.0));
+        }
+        if matches!(decision.reason, Reason::Policy(_)) {
+            let turn = self.turns.entry(decision.model.clone()).or_default();
+            *turn = turn.wrapping_add(1);
+        }
+    }
+
+    /// Counts a decision as on its way, and its work as reserved where a rank is named.
+    fn enter(&mut self, decision: &Decision, request: &Request, now: Timestamp) {
+        if let (Some(target), Some(uncached)) = (decision.target(), decision.uncached) {
+            self.fleet.memory_mut(target).active += 1;
+            let lease_until = now + self.config.reservation_lease;
+            let landmarks = landmarks(hashes(decision, request));
+            let reservation = Reservation {
+                id: decision.id,
+                router: self.instance.clone(),
+                target: target.clone(),
+                uncached,
+                landmarks: landmarks.clone(),
+                lease_until,
+            };
+            self.publish(ReservationChange::Reserve {
+                id: decision.id,
+                target: target.clone(),
+                uncached,
+                landmarks,
+                lease_until,
+            });
+            self.reserve(reservation, now);
+        }
+        if self.open.len() >= MAX_OPEN {
+            self.counters.decisions_untracked += 1;
+            return;
+        }
+        self.open.insert(decision.id, Open::new(decision));
+    }
+}
+
+/// The candidates that a pin leaves.
+fn pinned(candidates: Vec<Candidate>, request: &Request) -> Result<Vec<Candidate>, NoTarget> {
+    if candidates.is_empty() {
+        return Err(NoTarget::UnknownModel {
+            model: request.model.clone(),
+        });
+    }
+    let Some(pin) = &request.pin else {
+        return Ok(candidates);
+    };
+    let (pinned, others): (Vec<_>, Vec<_>) = candidates
+        .into_iter()
+        .partition(|it| pin.allows(&it.target));
+    if pinned.iter().any(Candidate::takes_new) {
+        return Ok(pinned);
+    }
+    let valid = others.into_iter().filter(Candidate::takes_new);
+    Err(NoTarget::InvalidPin {
+        valid: valid.map(|it| it.target).collect(),
+    })
+}
+
+fn verdict(
+    mode: Mode,
+    request: &Request,
+    binding: Option<&Binding>,
+    snapshot: &Snapshot,
+    choice: &Result<Choice, NoCandidate>,
+) -> Result<Verdict, NoTarget> {
+    let chosen = choice.as_ref().map_err(|_| no_target(request, snapshot));
+    if let Some(pin) = &request.pin {
+        return Ok(Verdict {
+            place: pin.place(snapshot, chosen?),
+            reason: Reason::Pinned,
+            binding: BindingAction::None,
+        });
+    }
+    let bound = |binding: &Binding, reason| Verdict {
+        place: Place::Target(binding.target.clone()),
+        reason,
+        binding: BindingAction::Keep,
+    };
+    let free = |choice: &Choice, binding| Verdict {
+        place: choice.place.clone(),
+        reason: Reason::Policy(choice.reason),
+        binding,
+    };
+    match (plan(mode, binding, snapshot, request.isl), binding) {
+        (Plan::Keep, Some(binding)) => Ok(bound(binding, Reason::Bound)),
+        (Plan::Rebind(MoveReason::Drained), Some(binding)) if chosen.is_err() => {
+            Ok(bound(binding, Reason::BoundForLackOfOthers))
+        }
+        (Plan::Rebind(reason), Some(binding)) => {
+            let choice = chosen?;
+            let stays = choice.place.target() == Some(&binding.target);
+            let action = if stays {
+                BindingAction::Keep
+            } else {
+                BindingAction::Rebind(reason)
+            };
+            Ok(free(choice, action))
+        }
+        (Plan::New | Plan::Keep | Plan::Rebind(_), _) => {
+            let binds = mode == Mode::Hard && request.conversation.is_some();
+            let action = if binds {
+                BindingAction::Create
+            } else {
+                BindingAction::None
+            };
+            Ok(free(chosen?, action))
+        }
+    }
+}
+
+fn no_target(request: &Request, snapshot: &Snapshot) -> NoTarget {
+    match request.tried.len() {
+        0 => NoTarget::NoneReady {
+            model: request.model.clone(),
+            targets: snapshot.candidates.len(),
+        },
+        tried => NoTarget::AllTried { tried },
+    }
+}
+
+/// Tokens to be computed at `place`: without an index a bound target is taken to hold what the last turn
+/// left there.
+fn uncached(
+    snapshot: &Snapshot,
+    place: &Place,
+    isl: Tokens,
+    binding: Option<&Binding>,
+) -> Option<Tokens> {
+    let target = place.target()?;
+    let known = snapshot.candidates.iter().find(|it| it.target == *target);
+    let held = known.map_or(Tokens::ZERO, |it| it.held.disk.max(it.in_flight));
+    let left = binding
+        .filter(|it| !snapshot.index_known && it.target == *target)
+        .map_or(Tokens::ZERO, |it| it.held);
+    Some(isl.saturating_sub(held.max(left)))
+}
+
+fn hashes<'a>(decision: &Decision, request: &'a Request) -> &'a [SequenceHash] {
+    let candidate = decision.target().and_then(|it| decision.candidate(it));
+    let hashes = candidate.and_then(|candidate| {
+        let mut hashes = request.hashes.iter();
+        hashes.find(|it| it.0 == candidate.block_size)
+    });
+    hashes.map_or(&[], |it| &it.1)
+}
+
+impl Pin {
+    fn allows(&self, target: &domain::Target) -> bool {
+        self.worker == target.worker && self.dp_rank.is_none_or(|rank| rank == target.dp_rank)
+    }
+
+    /// The rank insisted on, whatever the policy makes of it; else what the policy chose among its ranks.
+    fn place(&self, snapshot: &Snapshot, choice: &Choice) -> Place {
+        match (self.dp_rank, snapshot.candidates.first()) {
+            (Some(_), Some(candidate)) => Place::Target(candidate.target.clone()),
+            _ => choice.place.clone(),
+        }
+    }
+}
