@@ -1,0 +1,163 @@
+//! What an operator says of the engines, checked as it is read.
+
+use std::collections::BTreeSet;
+
+use domain::{HeaderSpace, InvalidId, ModelName, WorkerId};
+use serde::Deserialize;
+use serde::de::{self, Deserializer};
+
+use crate::address::{EngineUrl, ZmqBase};
+
+/// The adapter's settings.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// The engines it speaks to.
+    pub workers: Vec<WorkerConfig>,
+}
+
+/// One engine. What is left out is asked of the engine itself.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerConfig {
+    /// Where its HTTP API is, as `http://host:port`.
+    pub url: EngineUrl,
+    /// Its name; `host:port` of the URL when left out.
+    #[serde(default, deserialize_with = "worker_id")]
+    pub id: Option<WorkerId>,
+    /// Which engine it is.
+    #[serde(default)]
+    pub engine: EngineName,
+    /// The model it serves; the first that it lists when left out.
+    #[serde(default, deserialize_with = "model_name")]
+    pub model: Option<ModelName>,
+    /// How many attention-DP ranks it has.
+    #[serde(default)]
+    pub dp_size: Option<u32>,
+    /// Its first rank, as its events number it.
+    #[serde(default)]
+    pub start_rank: Option<u32>,
+    /// Tokens per KV-cache block.
+    #[serde(default)]
+    pub block_size: Option<u32>,
+    /// How its front end numbers the ranks in `X-data-parallel-rank`.
+    #[serde(default)]
+    pub header_space: Option<HeaderSpaceName>,
+    /// Where rank 0 publishes KV events; rank r is at port + r.
+    #[serde(default)]
+    pub kv_events: Option<ZmqBase>,
+    /// Where rank 0 replays KV events; rank r is at port + r.
+    #[serde(default)]
+    pub kv_replay: Option<ZmqBase>,
+    /// Blocks that one rank can hold.
+    #[serde(default)]
+    pub kv_blocks: Option<u64>,
+}
+
+/// The engines there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EngineName {
+    /// vLLM.
+    #[default]
+    Vllm,
+}
+
+/// How a front end numbers ranks; see [`HeaderSpace`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HeaderSpaceName {
+    /// It takes no rank.
+    None,
+    /// From 0 on each node.
+    Local,
+    /// As in its events.
+    Global,
+}
+
+impl From<HeaderSpaceName> for HeaderSpace {
+    fn from(name: HeaderSpaceName) -> Self {
+        match name {
+            HeaderSpaceName::None => Self::None,
+            HeaderSpaceName::Local => Self::Local,
+            HeaderSpaceName::Global => Self::Global,
+        }
+    }
+}
+
+impl WorkerConfig {
+    /// The engine at `url`, everything else asked of it.
+    pub fn at(url: EngineUrl) -> Self {
+        Self {
+            url,
+            id: None,
+            engine: EngineName::default(),
+            model: None,
+            dp_size: None,
+            start_rank: None,
+            block_size: None,
+            header_space: None,
+            kv_events: None,
+            kv_replay: None,
+            kv_blocks: None,
+        }
+    }
+
+    /// Its name in the fleet.
+    pub fn worker_id(&self) -> Result<WorkerId, ConfigError> {
+        if let Some(id) = &self.id {
+            return Ok(id.clone());
+        }
+        WorkerId::new(&self.url.authority()).map_err(|source| ConfigError::Id {
+            url: self.url.clone(),
+            source,
+        })
+    }
+}
+
+impl Config {
+    /// The workers by name.
+    pub(crate) fn named(self) -> Result<Vec<(WorkerId, WorkerConfig)>, ConfigError> {
+        let mut ids = BTreeSet::new();
+        self.workers
+            .into_iter()
+            .map(|worker| {
+                let id = worker.worker_id()?;
+                if !ids.insert(id.clone()) {
+                    return Err(ConfigError::Duplicate { id });
+                }
+                Ok((id, worker))
+            })
+            .collect()
+    }
+}
+
+/// Why the settings make no sense together.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// Two workers of one name.
+    #[error("two workers are named {id}: set a different `id` for each")]
+    Duplicate {
+        /// The name.
+        id: WorkerId,
+    },
+    /// The URL gives no name.
+    #[error("no worker id can be made of {url}: set `id`")]
+    Id {
+        /// The URL.
+        url: EngineUrl,
+        /// What is wrong with its authority.
+        #[source]
+        source: InvalidId,
+    },
+}
+
+fn worker_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<WorkerId>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    WorkerId::new(&text).map(Some).map_err(de::Error::custom)
+}
+
+fn model_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ModelName>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    ModelName::new(&text).map(Some).map_err(de::Error::custom)
+}

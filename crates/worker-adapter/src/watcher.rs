@@ -1,0 +1,218 @@
+//! The life of one worker as its adapter sees it: probe, register, scrape, renew, give up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bus::{Bus, BusError, Expect, Key, Record};
+use bytes::Bytes;
+use contracts::{Encoding, FleetEntry, LoadReport, topics};
+use domain::{Epoch, Incarnation, TargetState, Worker, WorkerId};
+use service_kit::{CancellationToken, Clock, Component};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tracing::{info, warn};
+
+use crate::client::EngineClient;
+use crate::config::WorkerConfig;
+use crate::metrics::Metrics;
+use crate::probe::{ProbeError, ask_metrics, probe_with};
+use crate::roster::Roster;
+
+/// How often gauges are scraped, and an engine that does not answer is tried again.
+const SCRAPE_EVERY: Duration = Duration::from_millis(500);
+/// How long a registration holds.
+const LEASE: Duration = Duration::from_secs(15);
+/// How often the engine is asked all about itself and its registration renewed.
+const RENEW_EVERY: Duration = Duration::from_secs(5);
+/// Failures in a row after which a worker is gone: fewer than a lease has renewals.
+const FAILURES_UNTIL_GONE: u32 = 3;
+
+/// Watches one worker.
+pub(crate) struct Watcher {
+    pub(crate) id: WorkerId,
+    pub(crate) config: WorkerConfig,
+    pub(crate) client: EngineClient,
+    pub(crate) roster: Roster,
+    pub(crate) bus: Arc<dyn Bus>,
+    pub(crate) clock: Clock,
+    pub(crate) metrics: Metrics,
+    pub(crate) component: Component,
+}
+
+/// What is known of the worker.
+struct Known {
+    /// As last registered; none while it does not answer.
+    registered: Option<(Worker, Instant)>,
+    /// Failures in a row.
+    failures: u32,
+    /// The failure last logged, so that a lasting one is logged once.
+    complaint: Option<String>,
+}
+
+impl Watcher {
+    /// Watches until `shutdown`, then takes the worker out of the fleet.
+    pub(crate) async fn run(self, shutdown: CancellationToken) {
+        let mut ticks = interval(SCRAPE_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut known = Known {
+            registered: None,
+            failures: 0,
+            complaint: None,
+        };
+        let watch = async {
+            loop {
+                ticks.tick().await;
+                self.tick(&mut known).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => {}
+            () = watch => {}
+        }
+        self.roster.remove(&self.id);
+        let key = key_of(&self.id);
+        let removed = self.bus.put(&topics::FLEET.table, key, None, Expect::Any);
+        if let Err(error) = removed.await {
+            warn!(worker = %self.id, %error, "not deregistered");
+        }
+    }
+
+    async fn tick(&self, known: &mut Known) {
+        let due = match &known.registered {
+            None => true,
+            Some((_, since)) => RENEW_EVERY <= since.elapsed(),
+        };
+        let outcome = match due {
+            true => self.renew(known).await,
+            false => self.scrape().await,
+        };
+        match outcome {
+            Ok(()) => {
+                known.failures = 0;
+                known.complaint = None;
+            }
+            Err(error) => self.failed(known, error).await,
+        }
+    }
+
+    /// Asks the engine all about itself and registers the answer. What the bus does not take is no fault of
+    /// the engine: requests still reach it.
+    async fn renew(&self, known: &mut Known) -> Result<(), ProbeError> {
+        let mut worker = probe_with(&self.client, &self.config).await?;
+        let before = known.registered.as_ref().map(|(worker, _)| worker.state);
+        if worker.state == TargetState::Warming && before == Some(TargetState::Ready) {
+            // It was ready, so it does not warm up: it fails.
+            let worker = worker.id;
+            return Err(ProbeError::Unhealthy { worker });
+        }
+        worker.epoch = self.epoch(known).await;
+        worker.lease_until = self.clock.now() + LEASE;
+        if before != Some(worker.state) {
+            info!(
+                worker = %worker.id, url = worker.url, model = %worker.model, state = ?worker.state,
+                ranks = worker.dp_size, start_rank = worker.start_rank,
+                block_size = worker.block_size.get(), version = worker.version, "found"
+            );
+        }
+        self.roster.set(self.config.url.clone(), worker.clone());
+        self.report_health(&format!("{} is not healthy", self.id));
+        self.register(&worker).await;
+        known.registered = Some((worker, Instant::now()));
+        Ok(())
+    }
+
+    /// Reads the engine's gauges and publishes them.
+    async fn scrape(&self) -> Result<(), ProbeError> {
+        let at = self.clock.now();
+        let scrape = ask_metrics(&self.client, &self.config).await?;
+        let ranks = scrape.ranks.iter();
+        let report = LoadReport {
+            worker: self.id.clone(),
+            ranks: ranks
+                .filter_map(|(rank, gauges)| gauges.load(*rank, at))
+                .collect(),
+        };
+        let partition = topics::LOAD.partition_of(self.id.as_str());
+        let published = self.bus.append(&partition, vec![Record(report.to_bytes())]);
+        if let Err(error) = published.await {
+            // A report is worth nothing half a second later.
+            self.unpublished(&error);
+        }
+        Ok(())
+    }
+
+    async fn failed(&self, known: &mut Known, error: ProbeError) {
+        known.failures += 1;
+        let by_worker = &[self.id.as_str()];
+        let counter = self.metrics.probe_failures.with_label_values(by_worker);
+        counter.inc();
+        let complaint = format!("{:#}", anyhow::Error::new(error));
+        if known.complaint.as_ref() != Some(&complaint) {
+            warn!(worker = %self.id, error = complaint, "engine does not answer");
+            known.complaint = Some(complaint.clone());
+        }
+        if FAILURES_UNTIL_GONE <= known.failures
+            && let Some((mut worker, _)) = known.registered.take()
+        {
+            warn!(worker = %self.id, failures = known.failures, "gone");
+            self.roster.remove(&self.id);
+            worker.state = TargetState::Gone;
+            worker.lease_until = self.clock.now() + LEASE;
+            self.register(&worker).await;
+        }
+        self.report_health(&complaint);
+    }
+
+    /// The adapter does its job as long as it can reach any engine.
+    fn report_health(&self, complaint: &str) {
+        match self.roster.any_ready() {
+            true => self.component.ready(),
+            false => self.component.waiting(complaint),
+        }
+    }
+
+    async fn register(&self, worker: &Worker) {
+        let value = FleetEntry::Worker(worker.clone()).to_bytes();
+        let key = key_of(&self.id);
+        let table = &topics::FLEET.table;
+        if let Err(error) = self.bus.put(table, key, Some(value), Expect::Any).await {
+            self.unpublished(&error);
+        }
+    }
+
+    /// The worker's incarnation: the first until somebody has said otherwise, the last one known while
+    /// nobody can be asked.
+    async fn epoch(&self, known: &Known) -> Epoch {
+        let key = key_of(&self.id);
+        let last = known.registered.as_ref().map(|(worker, _)| worker.epoch);
+        let last = last.unwrap_or(Epoch::FIRST);
+        match self.bus.get(&topics::INCARNATIONS.table, &key).await {
+            Ok(None) => Epoch::FIRST,
+            Ok(Some(entry)) => match Incarnation::from_bytes(&entry.value) {
+                Ok(incarnation) => incarnation.epoch,
+                Err(error) => {
+                    warn!(worker = %self.id, %error, "incarnation not understood");
+                    last
+                }
+            },
+            Err(error) => {
+                self.unpublished(&error);
+                last
+            }
+        }
+    }
+
+    /// Counts what the bus did not take or give, and says so the first time.
+    fn unpublished(&self, error: &BusError) {
+        let by_worker = &[self.id.as_str()];
+        let counter = self.metrics.unpublished.with_label_values(by_worker);
+        if counter.get() == 0 {
+            warn!(worker = %self.id, %error, "the bus fails; from now on this is only counted");
+        }
+        counter.inc();
+    }
+}
+
+fn key_of(id: &WorkerId) -> Key {
+    Key(Bytes::copy_from_slice(id.as_str().as_bytes()))
+}
