@@ -1,0 +1,280 @@
+//! Random histories, compared with a naive model after every step.
+
+mod naive;
+
+use domain::{
+    BlockHash, BlockSize, DpRank, EngineHash, Epoch, KvOp, ModelName, Namespace, ResetReason,
+    StoredBlock, StoredBlocks, Target, Tier, WorkerId, sequence_hashes,
+};
+use naive::{Model, TIERS};
+use prefix_index::{Carried, PrefixIndex, Size};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+const ENOUGH: usize = 1 << 20;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Store(Stored),
+    Remove(Named, Tier),
+    Retier(Named, Tier, Tier),
+    Clear(Target),
+    Reset(Target),
+    Fence(WorkerId, Epoch),
+    /// Takes the target out and puts it back from its snapshot.
+    Reload(Target),
+    Record(Namespace, Vec<BlockHash>),
+    Sweep(usize),
+}
+
+/// The blocks of `path` beyond `from`, whose parent is the block before.
+#[derive(Clone, Debug)]
+struct Stored {
+    target: Target,
+    group: u32,
+    path: Vec<BlockHash>,
+    from: usize,
+    alias: u64,
+    tier: Tier,
+    namespace: Namespace,
+}
+
+/// The blocks of `path` from `from` on.
+#[derive(Clone, Debug)]
+struct Named {
+    target: Target,
+    group: u32,
+    path: Vec<BlockHash>,
+    from: usize,
+    alias: u64,
+}
+
+fn worker(number: u32) -> WorkerId {
+    WorkerId::new(&format!("w{number}")).unwrap()
+}
+
+fn namespace(number: u8) -> Namespace {
+    Namespace {
+        model: ModelName::new("m").unwrap(),
+        lora: None,
+        salt: (number != 0).then(|| "s".into()),
+        block_size: BlockSize::new(16).unwrap(),
+    }
+}
+
+/// The engine's name for a path: mostly one a path; with alias 1 a second one, and with alias 2 one that
+/// many paths share. Odd ones are bytes.
+fn engine_hash(path: &[BlockHash], alias: u64) -> EngineHash {
+    let own = sequence_hashes(path).last().unwrap().get();
+    match alias {
+        0 => EngineHash::Int(own),
+        1 => EngineHash::Bytes(own.to_le_bytes().as_slice().into()),
+        _ => EngineHash::Int(path.len() as u64),
+    }
+}
+
+fn targets() -> impl Strategy<Value = Target> {
+    (0_u32..3, 1_u64..4, 0_u32..3).prop_map(|(number, epoch, rank)| Target {
+        worker: worker(number),
+        epoch: Epoch::new(epoch),
+        dp_rank: DpRank::new(rank),
+    })
+}
+
+fn tiers() -> impl Strategy<Value = Tier> {
+    prop_oneof![4 => Just(Tier::Gpu), 1 => Just(Tier::Host), 1 => Just(Tier::Disk)]
+}
+
+fn paths() -> impl Strategy<Value = Vec<BlockHash>> {
+    vec((0_u64..2).prop_map(BlockHash::new), 1..6)
+}
+
+fn namespaces() -> impl Strategy<Value = Namespace> {
+    prop_oneof![3 => Just(namespace(0)), 1 => Just(namespace(1))]
+}
+
+fn aliases() -> impl Strategy<Value = u64> {
+    prop_oneof![8 => Just(0_u64), 2 => Just(1), 1 => Just(2)]
+}
+
+fn named() -> impl Strategy<Value = Named> {
+    (targets(), 0_u32..2, paths(), any::<usize>(), aliases()).prop_map(
+        |(target, group, path, from, alias)| Named {
+            target,
+            group,
+            from: from % path.len(),
+            path,
+            alias,
+        },
+    )
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    let stored = (named(), tiers(), namespaces()).prop_map(|(named, tier, namespace)| {
+        Step::Store(Stored {
+            target: named.target,
+            group: named.group,
+            // Most begin at the root.
+            from: named.from.saturating_sub(2),
+            path: named.path,
+            alias: named.alias,
+            tier,
+            namespace,
+        })
+    });
+    prop_oneof![
+        12 => stored,
+        6 => (named(), tiers()).prop_map(|(named, tier)| Step::Remove(named, tier)),
+        3 => (named(), tiers(), tiers()).prop_map(|(named, from, to)| Step::Retier(named, from, to)),
+        1 => targets().prop_map(Step::Clear),
+        1 => targets().prop_map(Step::Reset),
+        1 => (0_u32..3, 0_u64..4).prop_map(|(it, epoch)| Step::Fence(worker(it), Epoch::new(epoch))),
+        1 => targets().prop_map(Step::Reload),
+        1 => (namespaces(), paths()).prop_map(|(namespace, path)| Step::Record(namespace, path)),
+        1 => (0_usize..40).prop_map(Step::Sweep),
+    ]
+}
+
+impl Named {
+    fn engine_hashes(&self) -> Vec<EngineHash> {
+        let depths = self.from + 1..=self.path.len();
+        depths
+            .map(|depth| engine_hash(&self.path[..depth], self.alias))
+            .collect()
+    }
+}
+
+impl Stored {
+    fn op(&self) -> KvOp {
+        let block = |depth: usize| StoredBlock {
+            engine_hash: engine_hash(&self.path[..depth], self.alias),
+            block_hash: self.path[depth - 1],
+        };
+        KvOp::Stored(StoredBlocks {
+            group: self.group,
+            parent: (0 < self.from).then(|| engine_hash(&self.path[..self.from], self.alias)),
+            blocks: (self.from + 1..=self.path.len()).map(block).collect(),
+            tier: self.tier,
+            namespace: self.namespace.clone(),
+            session: None,
+        })
+    }
+}
+
+/// The real thing beside the model.
+struct Both {
+    index: PrefixIndex,
+    carried: Carried,
+    model: Model,
+}
+
+impl Both {
+    fn apply(&mut self, target: &Target, op: &KvOp) {
+        let applied = self.index.apply(target, op).ok();
+        assert_eq!(applied, self.model.apply(target, op), "{target} {op:?}");
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Store(stored) => self.apply(&stored.target.clone(), &stored.op()),
+            Step::Remove(named, tier) => {
+                let op = KvOp::Removed {
+                    group: named.group,
+                    engine_hashes: named.engine_hashes(),
+                    tier,
+                };
+                self.apply(&named.target, &op);
+            }
+            Step::Retier(named, from, to) => {
+                let op = KvOp::Retiered {
+                    group: named.group,
+                    engine_hashes: named.engine_hashes(),
+                    from,
+                    to,
+                };
+                self.apply(&named.target, &op);
+            }
+            Step::Clear(target) => self.apply(&target, &KvOp::Cleared),
+            Step::Reset(target) => {
+                let reason = ResetReason::ReplayGone;
+                self.apply(&target, &KvOp::Reset { reason });
+            }
+            Step::Fence(worker, epoch) => {
+                self.index.fence(&worker, epoch);
+                self.model.fence(&worker, epoch);
+            }
+            Step::Reload(target) => {
+                if let Some(snapshot) = self.index.snapshot(&target) {
+                    self.index.forget(&target);
+                    self.index.restore(&target, &snapshot).unwrap();
+                }
+            }
+            Step::Record(namespace, path) => {
+                self.carried.record(&namespace, &sequence_hashes(&path));
+                self.model.record(&namespace, &path);
+            }
+            Step::Sweep(budget) => {
+                self.index.sweep(budget);
+            }
+        }
+    }
+
+    fn compare(&self, path: &[BlockHash]) {
+        let hashes = sequence_hashes(path);
+        for namespace in [namespace(0), namespace(1)] {
+            let overlap = self.index.overlap(&namespace, &hashes);
+            assert_eq!(overlap.groups, self.model.groups(&namespace, path));
+            assert_eq!(overlap.stored, self.model.stored(&namespace, path));
+            let carried = self.carried.depth(&namespace, &hashes);
+            assert_eq!(carried, self.model.carried(&namespace, path));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn answers_digests_and_counts_equal_those_of_full_prefix_sets(
+        steps in vec((steps(), paths()), 1..120)
+    ) {
+        let mut both = Both {
+            index: PrefixIndex::new(ENOUGH),
+            carried: Carried::new(ENOUGH),
+            model: Model::default(),
+        };
+        for (step, path) in steps {
+            both.step(step);
+            both.compare(&path);
+        }
+        let summaries: Vec<_> = both.index.ranks().collect();
+        assert_eq!(summaries, both.model.summaries());
+
+        let targets: Vec<Target> = both.model.ranks.keys().cloned().collect();
+        for (number, target) in targets.iter().enumerate() {
+            match number % 2 {
+                0 => both.apply(target, &KvOp::Cleared),
+                _ => remove_one_by_one(&mut both, target),
+            }
+            let left = both.index.rank(target).unwrap();
+            assert_eq!((left.blocks, left.digest), (0, 0));
+        }
+        while both.index.sweep(1000) {}
+        let nothing_but_targets = Size { targets: targets.len(), ..Size::default() };
+        assert_eq!(both.index.size(), nothing_but_targets);
+    }
+}
+
+fn remove_one_by_one(both: &mut Both, target: &Target) {
+    for held in both.index.snapshot(target).unwrap().blocks {
+        let copies = [held.copies.gpu, held.copies.host, held.copies.disk];
+        for (tier, copies) in TIERS.into_iter().zip(copies) {
+            let op = KvOp::Removed {
+                group: held.group,
+                engine_hashes: vec![held.engine_hash.clone(); copies as usize],
+                tier,
+            };
+            both.apply(target, &op);
+        }
+    }
+}

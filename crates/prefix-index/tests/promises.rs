@@ -1,0 +1,152 @@
+//! What the model does not show: bounds, many targets, and how long a lookup takes.
+
+use domain::{
+    BlockHash, BlockSize, DpRank, EngineHash, Epoch, KvOp, ModelName, Namespace, SequenceHash,
+    StoredBlock, StoredBlocks, Target, Tier, WorkerId, sequence_hashes,
+};
+use prefix_index::{Carried, Claims, PrefixIndex};
+
+fn target(rank: u32) -> Target {
+    Target {
+        worker: WorkerId::new("w").unwrap(),
+        epoch: Epoch::FIRST,
+        dp_rank: DpRank::new(rank),
+    }
+}
+
+fn namespace() -> Namespace {
+    Namespace {
+        model: ModelName::new("m").unwrap(),
+        lora: None,
+        salt: None,
+        block_size: BlockSize::new(16).unwrap(),
+    }
+}
+
+fn chain(len: u64) -> Vec<BlockHash> {
+    (0..len).map(BlockHash::new).collect()
+}
+
+fn stored(blocks: &[BlockHash]) -> KvOp {
+    let block = |block: &BlockHash| StoredBlock {
+        engine_hash: EngineHash::Int(block.get()),
+        block_hash: *block,
+    };
+    KvOp::Stored(StoredBlocks {
+        group: 0,
+        parent: None,
+        blocks: blocks.iter().map(block).collect(),
+        tier: Tier::Gpu,
+        namespace: namespace(),
+        session: None,
+    })
+}
+
+#[test]
+fn targets_beyond_the_first_word_are_answered_like_any_other() {
+    let mut index = PrefixIndex::new(10);
+    let blocks = chain(200);
+    for rank in 0..150 {
+        let depth = 1 + rank as usize;
+        index
+            .apply(&target(rank), &stored(&blocks[..depth]))
+            .unwrap();
+    }
+
+    let overlap = index.overlap(&namespace(), &sequence_hashes(&blocks));
+
+    assert_eq!(overlap.groups.len(), 150);
+    for (group, rank) in overlap.groups.iter().zip((0..150).rev()) {
+        assert_eq!(group.targets, [target(rank)]);
+        assert_eq!(group.depths.gpu, 1 + rank);
+    }
+    assert_eq!(overlap.stored, 150);
+}
+
+#[test]
+fn an_older_incarnation_is_gone_at_once_and_refused_later() {
+    let mut index = PrefixIndex::new(10);
+    let blocks = chain(4);
+    let old = target(0);
+    let new = Target {
+        epoch: Epoch::new(2),
+        ..target(0)
+    };
+    index.apply(&old, &stored(&blocks)).unwrap();
+    index.apply(&new, &stored(&blocks[..1])).unwrap();
+
+    assert_eq!(index.fence(&old.worker, new.epoch), [old.clone()]);
+    index.fence(&old.worker, old.epoch);
+
+    let overlap = index.overlap(&namespace(), &sequence_hashes(&blocks));
+    assert_eq!(overlap.groups.len(), 1);
+    assert_eq!(overlap.groups[0].targets, [new]);
+    assert_eq!(overlap.stored, 4);
+    assert!(index.apply(&old, &stored(&blocks)).is_err());
+    assert!(index.rank(&old).is_none());
+}
+
+#[test]
+fn a_stored_block_without_its_parent_leaves_the_claims_partial() {
+    let mut index = PrefixIndex::new(10);
+    let KvOp::Stored(mut orphan) = stored(&chain(3)) else {
+        unreachable!()
+    };
+    orphan.parent = Some(EngineHash::Int(99));
+
+    let applied = index.apply(&target(0), &KvOp::Stored(orphan)).unwrap();
+
+    assert_eq!((applied.orphans, applied.stored), (3, 0));
+    let rank = index.rank(&target(0)).unwrap();
+    assert_eq!(rank.blocks, 0);
+    assert_eq!(rank.claims, Claims::Partial { announced: 0 });
+}
+
+#[test]
+fn what_is_remembered_of_requests_is_bounded_and_the_latest_and_shallowest_stay() {
+    let mut carried = Carried::new(100);
+    let request = |number: u64| {
+        let blocks: Vec<BlockHash> = (0..30)
+            .map(|it| BlockHash::new(number * 100 + it))
+            .collect();
+        sequence_hashes(&blocks)
+    };
+    for number in 0..50 {
+        carried.record(&namespace(), &request(number));
+    }
+    let long: Vec<SequenceHash> = sequence_hashes(&chain(10_000));
+
+    assert_eq!(carried.depth(&namespace(), &request(49)), 30);
+    assert_eq!(carried.depth(&namespace(), &request(0)), 0);
+    assert!(1300 < carried.forgotten());
+    carried.record(&namespace(), &long);
+    let depth = carried.depth(&namespace(), &long);
+    assert!((50..=100).contains(&depth), "{depth}");
+}
+
+/// 512 blocks against 64 targets. Prints the time a lookup; the bound is loose, for debug builds and busy
+/// machines.
+#[test]
+fn a_lookup_of_many_blocks_and_targets_is_no_matter_of_milliseconds() {
+    let mut index = PrefixIndex::new(10);
+    let blocks = chain(512);
+    for rank in 0..64 {
+        let depth = if rank % 2 == 0 {
+            512
+        } else {
+            8 * rank as usize
+        };
+        index
+            .apply(&target(rank), &stored(&blocks[..depth]))
+            .unwrap();
+    }
+    let hashes = sequence_hashes(&blocks);
+    #[expect(clippy::disallowed_types, reason = "this measures real time")]
+    let start = std::time::Instant::now();
+    for _ in 0..1000 {
+        std::hint::black_box(index.overlap(&namespace(), std::hint::black_box(&hashes)));
+    }
+    let micros = start.elapsed().as_micros() / 1000;
+    eprintln!("{micros} us a lookup");
+    assert!(micros < 5_000);
+}
