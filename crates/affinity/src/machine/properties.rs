@@ -205,7 +205,7 @@ fn take(step: &Step, story: &mut Story, model: &mut Model) -> Option<Outcome> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
     fn any_interleaving_does_what_the_naive_model_does(
