@@ -3,7 +3,9 @@
 
 mod agentx;
 mod random;
+mod replay;
 mod trace;
 
 pub use agentx::{AgentX, Conversation, Turn, working_set};
+pub use replay::{FleetConfig, Progress, Report, replay};
 pub use trace::{Trace, TraceError, TraceRequest};

@@ -1,0 +1,86 @@
+//! A replay is exact: the same every time, every token accounted for, and better where it should be.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use domain::BlockSize;
+use engine_model::StepTime;
+use fleet_sim::{FleetConfig, Report, Trace, replay};
+use placement::Policy;
+
+const FLEET: FleetConfig = FleetConfig {
+    workers: 2,
+    ranks: 2,
+    kv_blocks: 400,
+    pass_tokens: 64,
+    step: StepTime {
+        base: Duration::from_millis(1),
+        per_prefill_token: Duration::from_micros(100),
+        per_sequence: Duration::from_micros(10),
+    },
+};
+
+/// Ten conversations whose turns each add two blocks to the one before, and share their first block.
+fn conversations(turns: u64) -> Trace {
+    let mut text = String::new();
+    for turn in 0..turns {
+        for conversation in 0..10_u64 {
+            let own = (0..2 * turn + 4).map(|block| 1_000 * (conversation + 1) + block);
+            let ids: Vec<u64> = std::iter::once(0).chain(own).collect();
+            let (at, isl) = (turn * 1_000 + conversation * 40, ids.len() * 8 + 3);
+            writeln!(
+                text,
+                r#"{{"timestamp":{at},"input_length":{isl},"output_length":5,"hash_ids":{ids:?}}}"#
+            )
+            .unwrap();
+        }
+    }
+    Trace::read(text.as_bytes(), BlockSize::new(8).unwrap(), None).unwrap()
+}
+
+fn run(trace: &Trace, policy: Policy) -> Report {
+    replay(trace, &FLEET, policy, 1, |_| {}).unwrap()
+}
+
+#[test]
+fn the_same_replay_gives_the_same_report_bit_for_bit() {
+    let trace = conversations(10);
+
+    for policy in Policy::ALL {
+        assert_eq!(run(&trace, policy), run(&trace, policy));
+    }
+}
+
+#[test]
+fn every_request_is_served_and_every_token_accounted_for() {
+    let trace = conversations(10);
+    let isl: u64 = trace.requests.iter().map(|it| it.isl.get()).sum();
+
+    for policy in Policy::ALL {
+        let report = run(&trace, policy);
+
+        assert_eq!((report.requests, report.errors), (100, 0));
+        let sums = report.totals.measured;
+        assert_eq!((sums.requests, sums.isl.get()), (100, isl));
+        let lost = isl - sums.realised.get();
+        assert_eq!(sums.parts.sum(), i64::try_from(lost).unwrap());
+        let computed: u64 = report.work.iter().map(|it| it.1.get()).sum();
+        assert_eq!(computed, lost - sums.sub_block.get());
+        assert_eq!(report.ttft.len(), 100);
+    }
+}
+
+#[test]
+fn kv_finds_what_turns_in_rotation_miss_and_spreads_the_work() {
+    let trace = conversations(20);
+
+    let baseline = run(&trace, Policy::TargetRoundRobin);
+    let kv = run(&trace, Policy::Kv);
+
+    let ratio = |report: &Report| report.totals.realised_over_ceiling().unwrap();
+    assert!(ratio(&kv) > 0.85, "{}", ratio(&kv));
+    assert!(ratio(&baseline) < 0.7, "{}", ratio(&baseline));
+    assert!(kv.work.iter().all(|it| it.1.get() > 0));
+}
