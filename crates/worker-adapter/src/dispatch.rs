@@ -155,3 +155,6 @@ impl Answer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -80,7 +80,12 @@ impl Watcher {
     async fn tick(&self, known: &mut Known) {
         let due = match &known.registered {
             None => true,
-            Some((_, since)) => RENEW_EVERY <= since.elapsed(),
+            // A scrape that succeeds says nothing of why the last question failed.
+            Some((worker, since)) => {
+                worker.state != TargetState::Ready
+                    || 0 < known.failures
+                    || RENEW_EVERY <= since.elapsed()
+            }
         };
         let outcome = match due {
             true => self.renew(known).await,
