@@ -10,6 +10,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "rankway/v1/kv.proto",
         "rankway/v1/fleet.proto",
         "rankway/v1/affinity.proto",
+        "rankway/store/v1/index.proto",
     ];
     let descriptors = protox::compile(files, [PROTO])?;
     prost_build::Config::new()

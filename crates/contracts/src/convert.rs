@@ -2,6 +2,7 @@
 
 mod affinity;
 mod fleet;
+mod index_store;
 mod kv;
 mod load;
 

@@ -1,6 +1,7 @@
 //! What services say to each other: topics, tables, records and calls, and nothing of how they compute.
 
 mod convert;
+pub mod index_store;
 mod records;
 pub mod rpc;
 pub mod topics;

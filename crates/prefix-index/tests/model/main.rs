@@ -1,5 +1,7 @@
 //! Random histories, compared with a naive model after every step.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod naive;
 
 use domain::{
