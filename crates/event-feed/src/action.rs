@@ -83,6 +83,9 @@ pub enum DropCause {
     Stale,
     /// Too many were held back; it is asked for again once the replay has ended.
     HoldFull,
+    /// It was held back while the connection broke or the engine began anew; the next replay brings what
+    /// is still valid.
+    Refetched,
     /// It was a replayed message, and no replay runs.
     Unasked,
 }

@@ -45,6 +45,9 @@ pub struct RankFeed<P> {
     pub(crate) hold: Hold<P>,
     /// Whether messages went unseen that the running replay may not bring.
     pub(crate) unseen: bool,
+    /// Whether the engine's ring lacked the newest message published, so that another engine may be
+    /// speaking, whose messages only seem to continue it.
+    pub(crate) unanchored: bool,
     /// A resync that waits for the running replay.
     pub(crate) resync: Option<EventSeq>,
 }
@@ -96,6 +99,7 @@ impl<P> RankFeed<P> {
             phase: Phase::Following,
             hold: Hold::new(rules.hold_limit),
             unseen: false,
+            unanchored: false,
             resync: None,
         }
     }
@@ -133,13 +137,22 @@ impl<P> RankFeed<P> {
 
     /// Messages may have gone unseen: the rank was just connected, a queue before the feed overflowed, or
     /// it has been silent for long. Asks the engine, if it keeps a ring.
+    ///
+    /// What is held back is forgotten: the engine may have begun anew in between, and a later replay brings
+    /// what is of the present incarnation.
     pub fn verify(&mut self) -> Vec<Action<P>> {
         let mut out = Vec::new();
         match self.phase {
             Phase::Following => self.catch_up(&mut out),
-            Phase::Replaying(_) => self.unseen = true,
-            // What follows is a replay from 0, or nothing can be asked.
-            Phase::AwaitingEpoch => {}
+            Phase::Replaying(_) => {
+                self.discard_hold(DropCause::Refetched, &mut out);
+                self.unseen = true;
+            }
+            Phase::AwaitingEpoch => {
+                if self.rules.replay == ReplayOffer::Offered {
+                    self.discard_hold(DropCause::Refetched, &mut out);
+                }
+            }
         }
         out
     }
@@ -149,21 +162,21 @@ impl<P> RankFeed<P> {
         let mut out = Vec::new();
         if self.phase == Phase::AwaitingEpoch {
             if self.hold.contradicts(&message) {
-                self.discard_hold(&mut out);
+                self.discard_hold(DropCause::Stale, &mut out);
             }
             self.hold_back(message, &mut out);
         } else if self.is_of_later_incarnation(&message) {
-            self.discard_hold(&mut out);
+            self.discard_hold(DropCause::Stale, &mut out);
             self.await_epoch(&mut out);
             self.hold_back(message, &mut out);
         } else if self.high.is_some_and(|high| message.seq <= high.seq) {
             out.push(dropped(message.seq, DropCause::Duplicate));
         } else if self.phase != Phase::Following {
             self.live_during_replay(message, &mut out);
-        } else if message.seq == self.next {
+        } else if message.seq == self.next && !self.unanchored && !self.is_left_over(&message) {
             self.deliver(message, &mut out);
         } else {
-            self.live_after_gap(message, &mut out);
+            self.live_out_of_line(message, &mut out);
         }
         out
     }
@@ -181,12 +194,13 @@ impl<P> RankFeed<P> {
         self.high = None;
         self.next = EventSeq::new(0);
         self.unseen = false;
+        self.unanchored = false;
         self.resync = None;
         match self.rules.replay {
             ReplayOffer::Offered => {
                 if !by_this_rank {
                     // It may be of either incarnation; the replay brings what is of the present one.
-                    self.discard_hold(&mut out);
+                    self.discard_hold(DropCause::Stale, &mut out);
                 }
                 self.ask(EventSeq::new(0), 1, &mut out);
             }
@@ -221,7 +235,7 @@ impl<P> RankFeed<P> {
 
     fn live_during_replay(&mut self, message: Message<P>, out: &mut Vec<Action<P>>) {
         if self.hold.contradicts(&message) {
-            self.discard_hold(out);
+            self.discard_hold(DropCause::Stale, out);
             if self.high.is_some() {
                 self.await_epoch(out);
             }
@@ -229,11 +243,13 @@ impl<P> RankFeed<P> {
         self.hold_back(message, out);
     }
 
-    fn live_after_gap(&mut self, message: Message<P>, out: &mut Vec<Action<P>>) {
-        out.push(Action::Gap {
-            expected: self.next,
-            found: message.seq,
-        });
+    fn live_out_of_line(&mut self, message: Message<P>, out: &mut Vec<Action<P>>) {
+        if self.next < message.seq {
+            out.push(Action::Gap {
+                expected: self.next,
+                found: message.seq,
+            });
+        }
         match self.rules.replay {
             ReplayOffer::Offered => {
                 self.hold_back(message, out);
@@ -278,6 +294,15 @@ impl<P> RankFeed<P> {
             .is_some_and(|high| message.seq <= high.seq && high.engine_ts < message.engine_ts)
     }
 
+    /// Older than the newest one published: left over from an earlier incarnation, or the engine's clock
+    /// was set back. The engine's ring tells which; without one it is believed.
+    pub(crate) fn is_left_over(&self, message: &Message<P>) -> bool {
+        self.rules.replay == ReplayOffer::Offered
+            && self
+                .high
+                .is_some_and(|high| message.engine_ts < high.engine_ts)
+    }
+
     pub(crate) fn await_epoch(&mut self, out: &mut Vec<Action<P>>) {
         self.phase = Phase::AwaitingEpoch;
         self.unseen = false;
@@ -289,6 +314,7 @@ impl<P> RankFeed<P> {
         self.advance_high(message.seq, message.engine_ts);
         self.next = message.seq.next();
         self.known = true;
+        self.unanchored = false;
         out.push(Action::Deliver {
             epoch: self.epoch,
             message,
@@ -322,9 +348,9 @@ impl<P> RankFeed<P> {
         }
     }
 
-    pub(crate) fn discard_hold(&mut self, out: &mut Vec<Action<P>>) {
+    pub(crate) fn discard_hold(&mut self, cause: DropCause, out: &mut Vec<Action<P>>) {
         for seq in self.hold.clear() {
-            out.push(dropped(seq, DropCause::Stale));
+            out.push(dropped(seq, cause));
         }
     }
 

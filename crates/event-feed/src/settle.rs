@@ -20,13 +20,15 @@ impl<P> RankFeed<P> {
             out.push(dropped(message.seq, DropCause::Unasked));
             return out;
         };
-        if self.is_of_later_incarnation(&message) || self.replaces_newest(&message) {
-            self.discard_hold(&mut out);
+        // Without the newest message published, nothing shows that the same engine answers.
+        let unanchored = replay.answer == Answer::Nothing && replay.asked < self.next;
+        if self.is_of_later_incarnation(&message)
+            || self.replaces_newest(&message)
+            || (unanchored && message.seq == self.next)
+        {
+            self.discard_hold(DropCause::Refetched, &mut out);
             self.await_epoch(&mut out);
             return out;
-        }
-        if self.next < message.seq {
-            self.deliver_held_before(&message, &mut out);
         }
         if message.seq < self.next {
             replay.answer = replay.answer.max(Answer::Known);
@@ -61,6 +63,7 @@ impl<P> RankFeed<P> {
             Answer::Progress => Some(1),
             Answer::Nothing | Answer::Known => self.next_attempt(replay),
         };
+        self.unanchored = replay.answer == Answer::Nothing && self.high.is_some();
         let ending = Ending {
             complete: true,
             again,
@@ -117,11 +120,12 @@ impl<P> RankFeed<P> {
                 self.await_epoch(out);
                 return;
             }
-            let (seq, engine_ts) = (first.seq, first.engine_ts);
+            let seq = first.seq;
             let missing = self.next < seq;
-            let stale = ending.complete && self.high.is_some_and(|high| engine_ts < high.engine_ts);
-            if let (true, false, Some(attempt)) = (missing, stale, ending.again) {
-                if attempt == 1 {
+            let stale = ending.complete && self.is_left_over(first);
+            let unsure = !stale && (missing || (self.unanchored && self.next == seq));
+            if let (true, Some(attempt)) = (unsure, ending.again) {
+                if missing && attempt == 1 {
                     let expected = self.next;
                     out.push(Action::Gap {
                         expected,
@@ -131,12 +135,16 @@ impl<P> RankFeed<P> {
                 self.ask(self.anchor(), attempt, out);
                 return;
             }
+            if unsure && !missing {
+                self.await_epoch(out);
+                return;
+            }
             let Some(message) = self.hold.pop_first() else {
                 return;
             };
             if seq < self.next {
                 out.push(dropped(seq, DropCause::Replayed));
-            } else if missing && stale {
+            } else if stale {
                 out.push(dropped(seq, DropCause::Stale));
             } else {
                 if missing {
@@ -144,20 +152,6 @@ impl<P> RankFeed<P> {
                 }
                 self.deliver(message, out);
             }
-        }
-    }
-
-    /// Fills the way to a replayed message from what is held, as far as it reaches without a hole.
-    fn deliver_held_before(&mut self, replayed: &Message<P>, out: &mut Vec<Action<P>>) {
-        while let Some(first) = self.hold.first() {
-            let fits = first.seq == self.next && first.engine_ts <= replayed.engine_ts;
-            if !fits || replayed.seq <= first.seq {
-                return;
-            }
-            let Some(message) = self.hold.pop_first() else {
-                return;
-            };
-            self.deliver(message, out);
         }
     }
 
