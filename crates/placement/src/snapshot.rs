@@ -49,9 +49,11 @@ pub struct Candidate {
     pub resident: Tokens,
     /// Tokens its cache can hold, where the engine says.
     pub capacity: Option<Tokens>,
+    /// The share of its prefill speed that was asked for of late, from 0; above 1 it falls behind.
+    pub utilisation: f64,
     /// Prefill speed of a rank, in tokens per second, above zero.
     pub prefill_rate: f64,
-    /// What one more sequence adds to a decode step, in seconds.
+    /// Time between two tokens of a sequence, in seconds.
     pub decode_step: f64,
 }
 

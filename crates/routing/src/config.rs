@@ -16,7 +16,7 @@ pub struct Config {
     pub prefill_rate: f64,
     /// Time between two tokens of a sequence until outcomes have taught better.
     pub decode_step: Duration,
-    /// How long a reservation lives if nothing ends it.
+    /// How long a reservation outlives the expected end of its prefill if nothing ends it.
     pub reservation_lease: Duration,
     /// How long a target is avoided after a failure.
     pub failure_lease: Duration,

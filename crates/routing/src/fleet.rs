@@ -14,6 +14,9 @@ use crate::learnt::Speed;
 
 /// How long a gauge is believed.
 const GAUGE_LEASE: Duration = Duration::from_secs(10);
+/// Over how many seconds the demand on a target is averaged: longer than a burst, shorter than the time in
+/// which conversations come and go.
+const DEMAND_SECONDS: f64 = 120.0;
 
 /// Workers, gauges, and what is remembered of each target.
 #[derive(Debug, Default)]
@@ -48,6 +51,28 @@ pub(crate) struct Memory {
     pub(crate) active: u32,
     /// Until when it is avoided after a failure.
     pub(crate) avoid_until: Option<Timestamp>,
+    /// Tokens sent there, each fading over [`DEMAND_SECONDS`], as of `demand_at`.
+    demand: f64,
+    demand_at: Timestamp,
+}
+
+impl Memory {
+    /// Work to be computed has been sent there.
+    pub(crate) fn sent(&mut self, uncached: Tokens, now: Timestamp) {
+        self.resident += uncached;
+        self.demand = self.faded(now) + uncached.as_f64();
+        self.demand_at = now;
+    }
+
+    /// Tokens per second sent there of late.
+    pub(crate) fn demand_rate(&self, now: Timestamp) -> f64 {
+        self.faded(now) / DEMAND_SECONDS
+    }
+
+    fn faded(&self, now: Timestamp) -> f64 {
+        let seconds = now.since(self.demand_at).as_secs_f64();
+        self.demand * (-seconds / DEMAND_SECONDS).exp()
+    }
 }
 
 impl Fleet {
@@ -55,7 +80,7 @@ impl Fleet {
         match self.workers.get_mut(&worker.id) {
             Some(member) => member.worker = worker,
             None => {
-                let speed = Speed::new(config.prefill_rate, config.decode_step);
+                let speed = Speed::new(config);
                 let member = Member {
                     worker,
                     speed,
@@ -133,9 +158,8 @@ impl Fleet {
     }
 
     pub(crate) fn prefill_rate(&self, worker: &WorkerId, config: &Config) -> f64 {
-        self.workers
-            .get(worker)
-            .map_or(config.prefill_rate, |it| it.speed.prefill_rate())
+        let speed = self.workers.get(worker).map(|it| it.speed);
+        speed.unwrap_or(Speed::new(config)).prefill_rate()
     }
 
     pub(crate) fn memory(&self, target: &Target) -> Memory {

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use domain::Tokens;
 
+use crate::Config;
+
 /// The weight of a new sample in an exponentially weighted mean.
 const WEIGHT: f64 = 0.1;
 /// Shorter prefills are left out: fixed costs hide their speed.
@@ -44,10 +46,12 @@ pub(crate) struct Speed {
 
 impl Speed {
     /// Starts with what the settings say.
-    pub(crate) fn new(prefill_rate: f64, decode_step: Duration) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
+        let rate = clamp(config.prefill_rate, SLOWEST_PREFILL, FASTEST_PREFILL);
+        let step = config.decode_step.as_secs_f64().min(LONGEST_STEP);
         Self {
-            prefill_rate: Mean::starting_at(clamp(prefill_rate, SLOWEST_PREFILL, FASTEST_PREFILL)),
-            decode_step: Mean::starting_at(decode_step.as_secs_f64().min(LONGEST_STEP)),
+            prefill_rate: Mean::starting_at(rate),
+            decode_step: Mean::starting_at(step),
         }
     }
 

@@ -199,7 +199,7 @@ impl Router {
             .fleet
             .prefill_rate(&reservation.target.worker, &self.config);
         let memory = self.fleet.memory_mut(&reservation.target);
-        memory.resident += reservation.uncached;
+        memory.sent(reservation.uncached, now);
         if self.reservations.reserve(reservation, rate, now).is_err() {
             self.counters.reservations_refused += 1;
         }

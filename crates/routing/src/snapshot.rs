@@ -90,6 +90,7 @@ impl Sources<'_> {
             active: memory.active.max(requests).max(reserved),
             resident: memory.resident,
             capacity: member.capacity(),
+            utilisation: memory.demand_rate(self.now) / member.speed.prefill_rate(),
             prefill_rate: member.speed.prefill_rate(),
             decode_step: member.speed.decode_step(),
             target,

@@ -1,5 +1,7 @@
 //! Placing a request, and reserving its place at once.
 
+use std::time::Duration;
+
 use affinity::{Binding, Mode, MoveReason, Plan};
 use domain::{ReservationChange, SequenceHash, Timestamp, Tokens};
 use placement::{Candidate, Choice, NoCandidate, Place, Reservation, Snapshot, choose, landmarks};
@@ -130,7 +132,11 @@ impl Router {
     fn enter(&mut self, decision: &Decision, request: &Request, now: Timestamp) {
         if let (Some(target), Some(uncached)) = (decision.target(), decision.uncached) {
             self.fleet.memory_mut(target).active += 1;
-            let lease_until = now + self.config.reservation_lease;
+            let queued = self.reservations.pending(target, now) + uncached;
+            let rate = self.prefill_rate(&target.worker);
+            let expected = Duration::try_from_secs_f64(queued.as_f64() / rate);
+            let expected = expected.unwrap_or(Duration::MAX);
+            let lease_until = now + expected + self.config.reservation_lease;
             let landmarks = landmarks(hashes(decision, request));
             let reservation = Reservation {
                 id: decision.id,
