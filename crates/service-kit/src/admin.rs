@@ -1,11 +1,13 @@
 //! The admin listener that every process has: health, readiness, metrics.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use prometheus::{Encoder as _, TextEncoder};
@@ -42,6 +44,32 @@ pub fn admin_routes(context: Context) -> Router {
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .with_state(context)
+}
+
+/// Asks for `token` as a bearer token on every path but `/healthz` and `/readyz`, which probes ask.
+pub fn protect(routes: Router, token: Option<String>) -> Router {
+    let Some(token) = token else {
+        return routes;
+    };
+    let expected: Arc<str> = format!("Bearer {token}").into();
+    routes.layer(middleware::from_fn(move |request: Request, next: Next| {
+        let expected = expected.clone();
+        async move {
+            let open = matches!(request.uri().path(), "/healthz" | "/readyz");
+            let given = request.headers().get(header::AUTHORIZATION);
+            let right = given.is_some_and(|it| same(it.as_bytes(), expected.as_bytes()));
+            if open || right {
+                return next.run(request).await;
+            }
+            let why = "send the admin token as `Authorization: Bearer TOKEN`\n";
+            (StatusCode::UNAUTHORIZED, why).into_response()
+        }
+    }))
+}
+
+/// Compares in a time that does not depend on where two texts of one length differ.
+fn same(left: &[u8], right: &[u8]) -> bool {
+    left.len() == right.len() && left.iter().zip(right).fold(0, |all, (l, r)| all | (l ^ r)) == 0
 }
 
 /// Serves `routes` until told to stop.

@@ -7,7 +7,7 @@ mod process;
 pub mod settings;
 mod telemetry;
 
-pub use admin::{ListenError, admin_routes, listen, serve};
+pub use admin::{ListenError, admin_routes, listen, protect, serve};
 pub use clock::Clock;
 pub use health::{Component, Health};
 pub use process::{Ended, Process};

@@ -18,9 +18,11 @@ pub const LOG_VARIABLE: &str = "RANKWAY_LOG";
 pub struct InvalidSettings(String);
 
 /// Reads settings: the type's defaults under `file`, under the environment, under `flags` (a struct or map
-/// whose unset values are skipped when serialised).
+/// whose unset values are skipped when serialised). `flag_variables` are environment variables, without
+/// the prefix, that stand for flags and are no settings.
 pub fn load<S: DeserializeOwned>(
     file: Option<&Path>,
+    flag_variables: &[&str],
     flags: impl Serialize,
 ) -> Result<S, InvalidSettings> {
     let mut figment = Figment::new();
@@ -34,6 +36,7 @@ pub fn load<S: DeserializeOwned>(
     }
     let environment = Env::prefixed(ENVIRONMENT_PREFIX)
         .ignore(&[&LOG_VARIABLE[ENVIRONMENT_PREFIX.len()..]])
+        .ignore(flag_variables)
         .split("__");
     figment
         .merge(environment)
@@ -104,11 +107,12 @@ mod tests {
     fn flags_win_over_the_file_and_the_file_over_defaults() {
         let file = file("port = 1\n[router]\npolicy = \"random\"\n");
 
-        let settings: Settings = load(Some(file.path()), BTreeMap::from([("port", 2)])).unwrap();
+        let settings: Settings =
+            load(Some(file.path()), &[], BTreeMap::from([("port", 2)])).unwrap();
 
         assert_eq!(settings.port, 2);
         assert_eq!(settings.router.policy, "random");
-        let plain: Settings = load(None, BTreeMap::<&str, u16>::new()).unwrap();
+        let plain: Settings = load(None, &[], BTreeMap::<&str, u16>::new()).unwrap();
         assert_eq!(plain.port, 8080);
     }
 
@@ -117,7 +121,7 @@ mod tests {
         let check = |text: &str, parts: &[&str]| {
             let file = file(text);
             let flags = BTreeMap::<&str, u16>::new();
-            let error = load::<Settings>(Some(file.path()), flags).unwrap_err();
+            let error = load::<Settings>(Some(file.path()), &[], flags).unwrap_err();
             let error = error.to_string();
             let name = file.path().to_string_lossy().into_owned();
             for part in parts.iter().copied().chain([name.as_str()]) {
@@ -134,7 +138,8 @@ mod tests {
     #[test]
     fn a_missing_file_is_named() {
         let flags = BTreeMap::<&str, u16>::new();
-        let error = load::<Settings>(Some("/nowhere/rankway.toml".as_ref()), flags).unwrap_err();
+        let error =
+            load::<Settings>(Some("/nowhere/rankway.toml".as_ref()), &[], flags).unwrap_err();
 
         assert!(error.to_string().contains("/nowhere/rankway.toml"));
     }
