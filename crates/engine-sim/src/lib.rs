@@ -1,1 +1,23 @@
-//! engine-sim
+//! A fake vLLM: its HTTP API, KV events and metrics over real sockets, on top of `engine_model`.
+//!
+//! It computes nothing, yet keeps what a router can notice: a prompt's cost in time, queues, ranks in lock
+//! step, prefix caches with evictions, cached tokens in `usage`, events with replay, the rank header and its
+//! errors. Text is real enough to hold a conversation: [`tokenize`](tokenizer) and the answers are
+//! deterministic, and a second turn's prompt extends the first one's tokens and answer exactly.
+//!
+//! Beyond vLLM's API it has `GET /debug/kv_blocks`: what each rank's cache holds, in the hashes of `domain`.
+
+mod config;
+mod driver;
+mod generator;
+mod http;
+mod metrics;
+mod publisher;
+mod sim;
+mod tokenizer;
+
+pub use config::{Config, InvalidConfig};
+pub use sim::{BindError, EngineSim};
+
+#[cfg(test)]
+mod tests;

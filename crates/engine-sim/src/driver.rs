@@ -1,0 +1,404 @@
+//! The task that owns the model: takes requests, lets passes end when their time has come, and tells what
+//! they brought about to the requests and to the event publishers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::{DpRank, EngineHash, SequenceHash, Timestamp, Tokens};
+use engine_model::{Effect, Engine, Pass, RankStatus, Refused, Request, RequestId};
+use engine_wire::vllm::BatchEncoder;
+use engine_wire::{Lora, Medium, Removed, SpecKind, Stored};
+use service_kit::{CancellationToken, Clock};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::metrics::RankCounters;
+
+/// Commands that wait for the driver. Handlers wait with theirs when it is full, so it only smooths bursts.
+const COMMAND_QUEUE: usize = 1024;
+/// How far, in real time, the model may lag behind the clock and still catch up. Beyond it, the machine is
+/// too slow for the passes asked of it, and the engine is slower than configured.
+const MAX_LAG: Duration = Duration::from_millis(250);
+/// Passes that may end in one go before commands are looked at again.
+const PASSES_PER_TURN: u32 = 64;
+/// Sets the engine's hashes apart from those of `domain`, as a real engine's are.
+const ENGINE_HASH_SEED: u64 = 0x76_6c_6c_6d_66_61_6b_65;
+
+/// One request as the HTTP side prepares it.
+#[derive(Debug)]
+pub(crate) struct Job {
+    /// The prompt and the answer.
+    pub(crate) tokens: Arc<[u32]>,
+    /// How many of them are the prompt.
+    pub(crate) isl: usize,
+    /// The hashes of their full blocks.
+    pub(crate) chain: Arc<[SequenceHash]>,
+    pub(crate) lora: Option<Arc<str>>,
+    pub(crate) salt: Option<Arc<str>>,
+    pub(crate) session: Option<Arc<str>>,
+    pub(crate) rank: Option<DpRank>,
+}
+
+/// How far a request is. Dropping the receiver aborts the request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// Input tokens taken from the cache, once it has begun.
+    pub(crate) cached: Option<Tokens>,
+    /// Output tokens generated.
+    pub(crate) generated: usize,
+}
+
+/// What one rank is doing and what it holds.
+#[derive(Clone, Debug)]
+pub(crate) struct RankReport {
+    pub(crate) rank: DpRank,
+    pub(crate) status: RankStatus,
+    pub(crate) counters: RankCounters,
+}
+
+/// The engine has stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the engine has stopped")]
+pub(crate) struct Stopped;
+
+#[derive(Debug)]
+enum Command {
+    Submit(
+        Job,
+        oneshot::Sender<Result<watch::Receiver<Progress>, Refused>>,
+    ),
+    Reset(oneshot::Sender<Vec<DpRank>>),
+    Report(oneshot::Sender<Vec<RankReport>>),
+    Held(oneshot::Sender<BTreeMap<DpRank, Vec<SequenceHash>>>),
+}
+
+/// Asks the driver. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct DriverHandle {
+    commands: mpsc::Sender<Command>,
+}
+
+impl DriverHandle {
+    /// Queues a request.
+    pub(crate) async fn submit(
+        &self,
+        job: Job,
+    ) -> Result<Result<watch::Receiver<Progress>, Refused>, Stopped> {
+        self.ask(|answer| Command::Submit(job, answer)).await
+    }
+
+    /// Empties the caches of all ranks but those in use, which are returned.
+    pub(crate) async fn reset(&self) -> Result<Vec<DpRank>, Stopped> {
+        self.ask(Command::Reset).await
+    }
+
+    /// What each rank is doing.
+    pub(crate) async fn report(&self) -> Result<Vec<RankReport>, Stopped> {
+        self.ask(Command::Report).await
+    }
+
+    /// What each rank's cache holds.
+    pub(crate) async fn held(&self) -> Result<BTreeMap<DpRank, Vec<SequenceHash>>, Stopped> {
+        self.ask(Command::Held).await
+    }
+
+    async fn ask<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Result<T, Stopped> {
+        let (answer, answered) = oneshot::channel();
+        self.commands
+            .send(command(answer))
+            .await
+            .map_err(|_| Stopped)?;
+        answered.await.map_err(|_| Stopped)
+    }
+}
+
+/// A request that is waiting or running.
+#[derive(Debug)]
+struct Live {
+    job: Job,
+    rank: DpRank,
+    progress: watch::Sender<Progress>,
+}
+
+/// Owns the model.
+pub(crate) struct Driver {
+    engine: Engine,
+    pass: Option<Pass>,
+    live: BTreeMap<RequestId, Live>,
+    next_id: u64,
+    counters: Vec<RankCounters>,
+    commands: mpsc::Receiver<Command>,
+    /// Where each rank's encoded batches go; empty without events.
+    publishers: Vec<mpsc::Sender<Vec<u8>>>,
+    clock: Clock,
+    start: Instant,
+    speed_up: f64,
+}
+
+impl Driver {
+    /// A driver of `engine`, `speed_up` times as fast as real time, with one publisher per rank or none.
+    pub(crate) fn new(
+        engine: Engine,
+        speed_up: f64,
+        publishers: Vec<mpsc::Sender<Vec<u8>>>,
+    ) -> (Self, DriverHandle) {
+        let (sender, commands) = mpsc::channel(COMMAND_QUEUE);
+        let driver = Self {
+            counters: engine.ranks().map(|_| RankCounters::default()).collect(),
+            engine,
+            pass: None,
+            live: BTreeMap::new(),
+            next_id: 0,
+            commands,
+            publishers,
+            clock: Clock::system(),
+            start: Instant::now(),
+            speed_up,
+        };
+        (driver, DriverHandle { commands: sender })
+    }
+
+    /// Drives the model until told to stop. Requests still there then see their progress end early.
+    pub(crate) async fn run(mut self, shutdown: CancellationToken) {
+        loop {
+            let pass_ends = self.pass.map(|pass| self.instant(pass.ends_at));
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return,
+                command = self.commands.recv() => match command {
+                    Some(command) => self.obey(command),
+                    None => return,
+                },
+                () = tokio::time::sleep_until(pass_ends.unwrap_or(self.start)), if pass_ends.is_some() => {
+                    self.end_passes().await;
+                }
+            }
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        // An asker that has gone needs no answer.
+        match command {
+            Command::Submit(job, answer) => {
+                let submitted = self.submit(job);
+                drop(answer.send(submitted));
+                if self.pass.is_none() {
+                    self.start_pass(self.now());
+                }
+            }
+            Command::Reset(answer) => {
+                self.abort_abandoned();
+                let engine = &mut self.engine;
+                let cleared = engine.ranks().map(|rank| engine.clear(rank));
+                let in_use = cleared.filter_map(|it| it.err().map(|error| error.0));
+                drop(answer.send(in_use.collect()));
+            }
+            Command::Report(answer) => {
+                self.abort_abandoned();
+                drop(answer.send(self.report()));
+            }
+            Command::Held(answer) => {
+                let ranks = self.engine.ranks();
+                let held = ranks.map(|rank| (rank, self.engine.held(rank).collect()));
+                drop(answer.send(held.collect()));
+            }
+        }
+    }
+
+    fn submit(&mut self, job: Job) -> Result<watch::Receiver<Progress>, Refused> {
+        let id = RequestId::new(self.next_id);
+        let rank = self.engine.submit(Request {
+            id,
+            isl: Tokens::new(job.isl as u64),
+            osl: Tokens::new((job.tokens.len() - job.isl) as u64),
+            chain: Arc::clone(&job.chain),
+            rank: job.rank,
+        })?;
+        self.next_id += 1;
+        let (progress, receiver) = watch::channel(Progress::default());
+        let live = Live {
+            job,
+            rank,
+            progress,
+        };
+        self.live.insert(id, live);
+        Ok(receiver)
+    }
+
+    fn report(&self) -> Vec<RankReport> {
+        let ranks = self.engine.ranks().zip(&self.counters);
+        ranks
+            .filter_map(|(rank, counters)| {
+                let status = self.engine.status(rank)?;
+                let counters = counters.clone();
+                Some(RankReport {
+                    rank,
+                    status,
+                    counters,
+                })
+            })
+            .collect()
+    }
+
+    /// Ends every pass whose time has come and starts the next ones. A pass starts when the one before it
+    /// ended, not when the timer fired, so that the timer's grain does not slow the engine.
+    async fn end_passes(&mut self) {
+        for _ in 0..PASSES_PER_TURN {
+            let now = self.now();
+            let Some(pass) = self.pass.filter(|pass| pass.ends_at <= now) else {
+                return;
+            };
+            let effects = self.engine.finish_pass();
+            self.publish(&effects).await;
+            for effect in &effects {
+                self.tell(effect);
+            }
+            let earliest = now - MAX_LAG.mul_f64(self.speed_up);
+            self.start_pass(pass.ends_at.max(earliest));
+        }
+    }
+
+    fn start_pass(&mut self, now: Timestamp) {
+        self.abort_abandoned();
+        self.pass = self.engine.next_pass(now);
+    }
+
+    /// Aborts requests that nobody listens to any more. Done before each pass is planned and each look at
+    /// the engine, which is as good as at once: in between, nobody could use what they hold.
+    fn abort_abandoned(&mut self) {
+        let engine = &mut self.engine;
+        let counters = &mut self.counters;
+        self.live.retain(|id, live| {
+            let abandoned = live.progress.is_closed();
+            if abandoned {
+                engine.abort(*id);
+                counters[live.rank.get() as usize].aborted += 1;
+            }
+            !abandoned
+        });
+    }
+
+    /// One batch for each rank whose cache changed.
+    async fn publish(&self, effects: &[Effect]) {
+        let mut batches = BTreeMap::<DpRank, BatchEncoder>::new();
+        for effect in effects {
+            match effect {
+                Effect::Cleared { rank } => batches.entry(*rank).or_default().cleared(),
+                Effect::Removed { rank, blocks } => {
+                    let batch = batches.entry(*rank).or_default();
+                    // One event for each block, as vLLM sends them.
+                    for block in blocks {
+                        batch.removed(&Removed {
+                            block_hashes: vec![engine_hash(*block)],
+                            medium: Medium::Tier(domain::Tier::Gpu),
+                            group: Some(0),
+                        });
+                    }
+                }
+                Effect::Stored {
+                    rank,
+                    id,
+                    first_block,
+                    parent,
+                    blocks,
+                } => {
+                    let live = self.live.get(id);
+                    let job = &live
+                        .expect("a request lives until its Finished is told")
+                        .job;
+                    let stored = self.stored(job, *first_block as usize, *parent, blocks);
+                    batches.entry(*rank).or_default().stored(&stored);
+                }
+                _ => {}
+            }
+        }
+        for (rank, batch) in batches {
+            if let Some(publisher) = self.publishers.get(rank.get() as usize) {
+                let payload = batch.finish(self.clock.now(), rank);
+                // It only goes away at the end of the process, when nobody listens.
+                drop(publisher.send(payload).await);
+            }
+        }
+    }
+
+    fn stored(
+        &self,
+        job: &Job,
+        first: usize,
+        parent: Option<SequenceHash>,
+        blocks: &[SequenceHash],
+    ) -> Stored {
+        let block_size = self.engine.config().block_size.get();
+        let size = block_size as usize;
+        Stored {
+            block_hashes: blocks.iter().map(|it| engine_hash(*it)).collect(),
+            parent: parent.map(engine_hash),
+            token_ids: job.tokens[first * size..(first + blocks.len()) * size].to_vec(),
+            opaque_tokens: 0,
+            block_size,
+            medium: Medium::Tier(domain::Tier::Gpu),
+            group: Some(0),
+            spec_kind: Some(SpecKind::FullAttention),
+            lora: job.lora.clone().map(Lora::Named),
+            salt: job.salt.clone(),
+            session: job.session.clone(),
+        }
+    }
+
+    /// Tells a request what a pass did to it, and counts.
+    fn tell(&mut self, effect: &Effect) {
+        let (Effect::Cached { id, .. }
+        | Effect::Preempted { id }
+        | Effect::FirstToken { id }
+        | Effect::Token { id }
+        | Effect::Finished { id }) = effect
+        else {
+            return;
+        };
+        let Some(live) = self.live.get(id) else {
+            return;
+        };
+        let counters = &mut self.counters[live.rank.get() as usize];
+        match effect {
+            Effect::Cached { tokens, .. } => {
+                counters.prompt_tokens += live.job.isl as u64;
+                counters.cached_tokens += tokens.get();
+                live.progress.send_modify(|it| it.cached = Some(*tokens));
+            }
+            Effect::Preempted { .. } => counters.preempted += 1,
+            Effect::Finished { .. } => {
+                counters.finished += 1;
+                self.live.remove(id);
+            }
+            _ => {
+                counters.generated_tokens += 1;
+                live.progress.send_modify(|it| it.generated += 1);
+            }
+        }
+    }
+
+    /// The model's time: zero at the start, `speed_up` times as fast as the clock.
+    fn now(&self) -> Timestamp {
+        Timestamp::from_secs_f64(self.start.elapsed().as_secs_f64() * self.speed_up)
+    }
+
+    fn instant(&self, time: Timestamp) -> Instant {
+        // Rounded up, so that the time has come when the timer fires.
+        let micros = (time.as_micros() as f64 / self.speed_up).ceil();
+        self.start + Duration::from_micros(micros as u64)
+    }
+}
+
+/// The fake engine's own name for a block: keyed unlike `domain`'s, equal on all ranks and in all processes,
+/// as vLLM's are from 0.29 on.
+fn engine_hash(sequence: SequenceHash) -> EngineHash {
+    EngineHash::Int(xxh3_64_with_seed(
+        &sequence.get().to_le_bytes(),
+        ENGINE_HASH_SEED,
+    ))
+}

@@ -1,0 +1,178 @@
+//! Chat and text completions: from a body to a job, and from its progress to an answer.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderName};
+use axum::response::Response;
+use domain::{DpRank, HashSeed, block_hashes, sequence_hashes};
+
+use super::answer::{Answer, Kind};
+use super::body::GenerateBody;
+use super::error::ApiError;
+use super::{Shared, Surface};
+use crate::driver::Job;
+use crate::generator::Generator;
+
+const RANK_HEADER: HeaderName = HeaderName::from_static("x-data-parallel-rank");
+const SESSION_HEADER: HeaderName = HeaderName::from_static("x-session-id");
+const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-request-id");
+/// OpenAI's default for text completions.
+const DEFAULT_COMPLETION_TOKENS: u32 = 16;
+
+/// `POST /v1/chat/completions`.
+pub(super) async fn chat(
+    State(surface): Shared,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    let body = GenerateBody::parse(&body)?;
+    let prompt = body.chat_tokens()?;
+    generate(&surface, &headers, &body, prompt, Kind::Chat).await
+}
+
+/// `POST /v1/completions`.
+pub(super) async fn completions(
+    State(surface): Shared,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    let body = GenerateBody::parse(&body)?;
+    let prompt = body.prompt_tokens()?;
+    generate(&surface, &headers, &body, prompt, Kind::Text).await
+}
+
+async fn generate(
+    surface: &Surface,
+    headers: &HeaderMap,
+    body: &GenerateBody<'_>,
+    prompt: Vec<u32>,
+    kind: Kind,
+) -> Result<Response, ApiError> {
+    let lora = surface.adapter(body.model.as_deref())?;
+    if body.n.is_some_and(|n| n != 1) {
+        return Err(ApiError::bad_request(
+            "only n = 1 is served here",
+            Some("n"),
+        ));
+    }
+    let max_tokens = max_tokens(surface, body, prompt.len(), kind)?;
+    let min_tokens = match body.ignore_eos {
+        Some(true) => u32::MAX,
+        _ => body.min_tokens.unwrap_or(0),
+    };
+    let isl = prompt.len();
+    let mut tokens = prompt;
+    let output = Generator::after(surface.seed, &tokens).answer(min_tokens, max_tokens);
+    tokens.extend(output);
+
+    let salt = salt(body)?;
+    let seed = HashSeed::of(lora.as_deref(), salt.as_deref());
+    let blocks = block_hashes(&tokens, surface.engine.block_size, seed);
+    let tokens: Arc<[u32]> = tokens.into();
+    let progress = surface
+        .driver
+        .submit(Job {
+            tokens: Arc::clone(&tokens),
+            isl,
+            chain: sequence_hashes(&blocks).into(),
+            lora,
+            salt,
+            session: session(headers, body),
+            rank: rank(headers, surface.dp_size)?,
+        })
+        .await??;
+    let request_id = headers.get(REQUEST_ID_HEADER);
+    let answer = Answer::new(surface, kind, body, tokens, isl)
+        .with_request_id(request_id.and_then(|it| it.to_str().ok()));
+    if body.stream == Some(true) {
+        Ok(answer.stream(progress))
+    } else {
+        answer.whole(progress).await
+    }
+}
+
+/// How long the answer may be: what was asked for, which must fit, else what fits.
+fn max_tokens(
+    surface: &Surface,
+    body: &GenerateBody<'_>,
+    isl: usize,
+    kind: Kind,
+) -> Result<u32, ApiError> {
+    let longest = surface.max_model_len;
+    if isl == 0 {
+        return Err(ApiError::bad_request(
+            "The prompt cannot be empty.",
+            Some("prompt"),
+        ));
+    }
+    let room = u32::try_from(isl)
+        .ok()
+        .and_then(|isl| longest.checked_sub(isl));
+    let Some(room) = room.filter(|room| *room > 0) else {
+        let message = format!(
+            "This model's maximum context length is {longest} tokens. However, your prompt has {isl} \
+             tokens. Please reduce the length of the prompt."
+        );
+        return Err(ApiError::bad_request(message, Some("prompt")));
+    };
+    let asked = match kind {
+        Kind::Chat => body.max_completion_tokens.or(body.max_tokens),
+        Kind::Text => body.max_tokens,
+    };
+    match asked {
+        Some(asked) if asked < 1 => {
+            let message = format!("max_tokens must be at least 1, got {asked}.");
+            Err(ApiError::bad_request(message, Some("max_tokens")))
+        }
+        Some(asked) => u32::try_from(asked)
+            .ok()
+            .filter(|asked| *asked <= room)
+            .ok_or_else(|| {
+                let message = format!(
+                    "This model's maximum context length is {longest} tokens. However, you requested \
+                     {asked} output tokens and your prompt has {isl} tokens."
+                );
+                ApiError::bad_request(message, Some("max_tokens"))
+            }),
+        None if kind == Kind::Text => Ok(DEFAULT_COMPLETION_TOKENS.min(room)),
+        None => Ok(room),
+    }
+}
+
+fn salt(body: &GenerateBody<'_>) -> Result<Option<Arc<str>>, ApiError> {
+    match body.cache_salt.as_deref() {
+        Some("") => {
+            let message = "cache_salt must be a non-empty string if given.";
+            Err(ApiError::bad_request(message, Some("cache_salt")))
+        }
+        salt => Ok(salt.map(Arc::from)),
+    }
+}
+
+fn session(headers: &HeaderMap, body: &GenerateBody<'_>) -> Option<Arc<str>> {
+    let from_header = || headers.get(SESSION_HEADER).and_then(|it| it.to_str().ok());
+    let from_extra = || body.vllm_xargs.as_ref()?.session_id.as_deref();
+    let session = body
+        .session_id
+        .as_deref()
+        .or_else(from_header)
+        .or_else(from_extra);
+    session.map(Arc::from)
+}
+
+/// The rank asked for. As vLLM does, what is no integer is ignored, and one out of range refused.
+fn rank(headers: &HeaderMap, dp_size: u32) -> Result<Option<DpRank>, ApiError> {
+    let header = headers.get(RANK_HEADER).and_then(|it| it.to_str().ok());
+    let Some(asked) = header.and_then(|it| it.trim().parse::<i64>().ok()) else {
+        return Ok(None);
+    };
+    match u32::try_from(asked) {
+        Ok(rank) if rank < dp_size => Ok(Some(DpRank::new(rank))),
+        _ => {
+            let message = format!("data_parallel_rank {asked} is out of range [0, {dp_size}).");
+            Err(ApiError::bad_request(message, None))
+        }
+    }
+}

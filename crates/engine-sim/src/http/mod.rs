@@ -1,0 +1,205 @@
+//! vLLM's HTTP API, as far as routers and clients use it.
+
+mod answer;
+mod body;
+mod error;
+mod generate;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, RawQuery, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use domain::{ModelName, SequenceHash};
+use engine_wire::vllm::{Model, Tokenized, encode_models, encode_tokenized};
+use serde::Serialize;
+use service_kit::Clock;
+
+use crate::driver::DriverHandle;
+use crate::{metrics, tokenizer};
+use body::{DetokenizeBody, GenerateBody};
+use error::ApiError;
+
+/// The release whose wire formats are spoken.
+const VERSION: &str = "0.33.0";
+/// The largest request body: a prompt of some million token ids.
+const MAX_BODY_BYTES: usize = 32 << 20;
+
+/// What the handlers need.
+#[derive(Debug)]
+pub(crate) struct Surface {
+    pub(crate) driver: DriverHandle,
+    pub(crate) model: ModelName,
+    pub(crate) lora_adapters: Vec<ModelName>,
+    pub(crate) engine: engine_model::Config,
+    pub(crate) dp_size: u32,
+    pub(crate) max_model_len: u32,
+    pub(crate) seed: u64,
+    /// The body of `/kv_event_sources`.
+    pub(crate) sources: String,
+    pub(crate) clock: Clock,
+}
+
+impl Surface {
+    /// The LoRA adapter that a model's name stands for, none for the base model.
+    fn adapter(&self, model: Option<&str>) -> Result<Option<Arc<str>>, ApiError> {
+        let Some(name) = model.filter(|name| *name != self.model.as_str()) else {
+            return Ok(None);
+        };
+        let known = self.lora_adapters.iter().any(|it| it.as_str() == name);
+        if known {
+            Ok(Some(Arc::from(name)))
+        } else {
+            Err(ApiError::unknown_model(name))
+        }
+    }
+}
+
+type Shared = State<Arc<Surface>>;
+
+/// All routes.
+pub(crate) fn routes(surface: Surface) -> Router {
+    Router::new()
+        .route("/v1/chat/completions", post(generate::chat))
+        .route("/v1/completions", post(generate::completions))
+        .route("/v1/models", get(models))
+        .route("/tokenize", post(tokenize))
+        .route("/detokenize", post(detokenize))
+        .route("/health", get(|| async { StatusCode::OK }))
+        .route(
+            "/ping",
+            get(|| async { StatusCode::OK }).post(|| async { StatusCode::OK }),
+        )
+        .route("/version", get(version))
+        .route("/metrics", get(metrics_text))
+        .route("/kv_event_sources", get(kv_event_sources))
+        .route("/reset_prefix_cache", post(reset_prefix_cache))
+        .route("/debug/kv_blocks", get(kv_blocks))
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .with_state(Arc::new(surface))
+}
+
+fn json(body: impl Into<axum::body::Body>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], body.into()).into_response()
+}
+
+fn json_of(value: &impl Serialize) -> Response {
+    let text = serde_json::to_string(value).expect("texts, numbers and lists have a JSON form");
+    json(text)
+}
+
+async fn version() -> Response {
+    json_of(&BTreeMap::from([("version", VERSION)]))
+}
+
+async fn models(State(surface): Shared) -> Response {
+    let model = |name: &ModelName, parent: Option<&ModelName>| Model {
+        name: name.clone(),
+        max_model_len: Some(surface.max_model_len),
+        parent: parent.cloned(),
+    };
+    let base = [model(&surface.model, None)];
+    let adapters = surface.lora_adapters.iter();
+    let adapters = adapters.map(|name| model(name, Some(&surface.model)));
+    let all: Vec<_> = base.into_iter().chain(adapters).collect();
+    json(encode_models(&all))
+}
+
+async fn tokenize(State(surface): Shared, body: Bytes) -> Result<Response, ApiError> {
+    let body = GenerateBody::parse(&body)?;
+    surface.adapter(body.model.as_deref())?;
+    let tokens = match body.messages.is_some() {
+        true => body.chat_tokens()?,
+        false => body.prompt_tokens()?,
+    };
+    Ok(json(encode_tokenized(&Tokenized {
+        count: tokens.len() as u64,
+        max_model_len: Some(surface.max_model_len),
+        tokens,
+    })))
+}
+
+async fn detokenize(State(surface): Shared, body: Bytes) -> Result<Response, ApiError> {
+    let body = DetokenizeBody::parse(&body)?;
+    surface.adapter(body.model.as_deref())?;
+    let text = tokenizer::decode(&body.tokens);
+    Ok(json_of(&BTreeMap::from([("prompt", text)])))
+}
+
+async fn metrics_text(State(surface): Shared) -> Result<Response, ApiError> {
+    let reports = surface.driver.report().await?;
+    let engine = &surface.engine;
+    let text = metrics::text(
+        surface.model.as_str(),
+        engine.block_size,
+        engine.kv_blocks,
+        &reports,
+    );
+    let content_type = "text/plain; version=0.0.4; charset=utf-8";
+    Ok(([(header::CONTENT_TYPE, content_type)], text).into_response())
+}
+
+async fn kv_event_sources(State(surface): Shared) -> Response {
+    json(surface.sources.clone())
+}
+
+#[derive(Serialize)]
+struct Reset {
+    /// Ranks whose requests kept their caches.
+    in_use: Vec<u32>,
+}
+
+async fn reset_prefix_cache(State(surface): Shared) -> Result<Response, ApiError> {
+    let in_use = surface.driver.reset().await?;
+    Ok(json_of(&Reset {
+        in_use: in_use.iter().map(|rank| rank.get()).collect(),
+    }))
+}
+
+#[derive(Serialize)]
+struct KvBlocks {
+    ranks: BTreeMap<u32, RankBlocks>,
+}
+
+#[derive(Serialize)]
+struct RankBlocks {
+    /// Contents held, however many copies of each.
+    blocks: usize,
+    /// The wrapping sum of their digest terms, as 16 hexadecimal digits.
+    digest: String,
+    /// Their sequence hashes in decimal, ascending, when asked for with `list=1`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sequence_hashes: Option<Vec<String>>,
+}
+
+async fn kv_blocks(
+    State(surface): Shared,
+    RawQuery(query): RawQuery,
+) -> Result<Response, ApiError> {
+    let list = query.is_some_and(|query| query.split('&').any(|pair| pair == "list=1"));
+    let held = surface.driver.held().await?;
+    let ranks = held.into_iter().map(|(rank, mut blocks)| {
+        let terms = blocks.iter().map(|it| it.digest_term());
+        let digest = terms.fold(0_u64, u64::wrapping_add);
+        let of_rank = RankBlocks {
+            blocks: blocks.len(),
+            digest: format!("{digest:016x}"),
+            sequence_hashes: list.then(|| {
+                blocks.sort_unstable();
+                blocks.iter().map(decimal).collect()
+            }),
+        };
+        (rank.get(), of_rank)
+    });
+    Ok(json_of(&KvBlocks {
+        ranks: ranks.collect(),
+    }))
+}
+
+fn decimal(sequence: &SequenceHash) -> String {
+    sequence.get().to_string()
+}

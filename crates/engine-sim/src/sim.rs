@@ -1,0 +1,188 @@
+//! A fake engine's life: bind everything, then run until told to stop.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use axum::serve::ListenerExt as _;
+use domain::RankEndpoint;
+use engine_model::Engine;
+use service_kit::CancellationToken;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tracing::{info, warn};
+use zeromq::ZmqError;
+
+use crate::driver::{Driver, DriverHandle};
+use crate::http::{self, Surface};
+use crate::publisher::{Ports, Publisher};
+use crate::{Config, InvalidConfig};
+
+/// How long open connections may take to end after the engine was told to stop.
+const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Why a fake engine cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Its configuration makes no sense.
+    #[error("check the configuration of the engine")]
+    Config(#[from] InvalidConfig),
+    /// It cannot listen for requests.
+    #[error("listen on {address}: choose another listen address")]
+    Http {
+        /// Where.
+        address: SocketAddr,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It cannot publish events.
+    #[error(
+        "publish KV events on {host} port {port}: choose another kv_events_port and replay_port"
+    )]
+    Events {
+        /// The host of the address.
+        host: IpAddr,
+        /// The port.
+        port: u16,
+        /// Why not.
+        #[source]
+        source: ZmqError,
+    },
+}
+
+/// A fake engine whose sockets are bound.
+pub struct EngineSim {
+    http_addr: SocketAddr,
+    listener: TcpListener,
+    kv_endpoints: Vec<RankEndpoint>,
+    publishers: Vec<Publisher>,
+    driver: Driver,
+    surface: Surface,
+}
+
+impl EngineSim {
+    /// Checks `config` and binds all sockets; nothing is served yet.
+    pub async fn bind(config: Config) -> Result<Self, BindError> {
+        let checked = config.checked()?;
+        let http_error = |source| BindError::Http {
+            address: config.listen,
+            source,
+        };
+        let listener = TcpListener::bind(config.listen).await.map_err(http_error)?;
+        let http_addr = listener.local_addr().map_err(http_error)?;
+        let engine = Engine::new(checked.engine, config.dp_size)
+            .expect("the counts were checked to be at least 1");
+
+        let mut publishers = Vec::new();
+        let mut batches = Vec::new();
+        if let Some(base) = config.kv_events_port {
+            for rank in engine.ranks() {
+                let ports = Ports {
+                    host: http_addr.ip(),
+                    publish: offset(base, rank.get()),
+                    replay: config.replay_port.map(|base| offset(base, rank.get())),
+                    topic: &config.kv_events_topic,
+                };
+                let bound = Publisher::bind(rank, &ports, config.buffer_steps).await;
+                let (publisher, sender) = bound.map_err(|(port, source)| BindError::Events {
+                    host: ports.host,
+                    port,
+                    source,
+                })?;
+                publishers.push(publisher);
+                batches.push(sender);
+            }
+        }
+        let kv_endpoints: Vec<_> = publishers.iter().map(|it| it.endpoint().clone()).collect();
+        let (driver, handle) = Driver::new(engine, config.speed_up, batches);
+        let surface = surface(&config, checked, handle, &kv_endpoints);
+        Ok(Self {
+            http_addr,
+            listener,
+            kv_endpoints,
+            publishers,
+            driver,
+            surface,
+        })
+    }
+
+    /// Where it serves HTTP.
+    pub fn http_addr(&self) -> SocketAddr {
+        self.http_addr
+    }
+
+    /// Where its ranks publish KV events, by rank; empty without events.
+    pub fn kv_endpoints(&self) -> &[RankEndpoint] {
+        &self.kv_endpoints
+    }
+
+    /// Serves until told to stop. Requests still open then end with an error.
+    pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        info!(address = %self.http_addr, ranks = self.kv_endpoints.len(), "fake engine serves");
+        // Whatever ends first ends the others: a half of an engine would only look like one.
+        let stop = shutdown.child_token();
+        let mut tasks = JoinSet::new();
+        for publisher in self.publishers {
+            tasks.spawn(stopping(stop.clone(), publisher.run(stop.clone())));
+        }
+        tasks.spawn(stopping(stop.clone(), self.driver.run(stop.clone())));
+
+        let listener = self.listener.tap_io(|stream| {
+            if let Err(error) = stream.set_nodelay(true) {
+                warn!(%error, "nagle's algorithm stays on");
+            }
+        });
+        let server = axum::serve(listener, http::routes(self.surface))
+            .with_graceful_shutdown(stop.clone().cancelled_owned());
+        let patience = async {
+            stop.cancelled().await;
+            tokio::time::sleep(SHUTDOWN_PATIENCE).await;
+        };
+        let served = tokio::select! {
+            served = server => served.context("serve the engine's HTTP API"),
+            () = patience => Ok(()),
+        };
+        stop.cancel();
+        while let Some(ended) = tasks.join_next().await {
+            ended.context("run the engine")?;
+        }
+        served
+    }
+}
+
+/// Runs `task`, and tells the others to stop when it ends, even by a panic.
+async fn stopping(stop: CancellationToken, task: impl Future<Output = ()>) {
+    let _stops_others = stop.drop_guard();
+    task.await;
+}
+
+/// The port of `rank`; 0 stays 0, any free one. The sum was checked to be a port.
+fn offset(base: u16, rank: u32) -> u16 {
+    match base {
+        0 => 0,
+        base => base.saturating_add(u16::try_from(rank).unwrap_or(u16::MAX)),
+    }
+}
+
+fn surface(
+    config: &Config,
+    checked: crate::config::Checked,
+    driver: DriverHandle,
+    kv_endpoints: &[RankEndpoint],
+) -> Surface {
+    Surface {
+        driver,
+        model: checked.model,
+        lora_adapters: checked.lora_adapters,
+        engine: checked.engine,
+        dp_size: config.dp_size,
+        max_model_len: checked.max_model_len,
+        seed: config.seed,
+        sources: engine_wire::vllm::encode_kv_event_sources(
+            kv_endpoints,
+            u64::from(config.buffer_steps),
+        ),
+        clock: service_kit::Clock::system(),
+    }
+}
