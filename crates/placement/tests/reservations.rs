@@ -1,0 +1,235 @@
+//! The book of reservations against a naive one.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use domain::{DecisionId, SequenceHash, Target, Timestamp, Tokens};
+use placement::{Reservation, Reservations, landmarks};
+use proptest::prelude::*;
+
+const RATE: f64 = 1_000.0;
+
+fn at(seconds: f64) -> Timestamp {
+    Timestamp::from_secs_f64(seconds)
+}
+
+fn target(rank: u32) -> Target {
+    format!("w1#1/{rank}").parse().unwrap()
+}
+
+fn hashes(numbers: impl IntoIterator<Item = u64>) -> Vec<SequenceHash> {
+    numbers.into_iter().map(SequenceHash::new).collect()
+}
+
+fn reservation(id: u128, rank: u32, uncached: u64, lease_until: Timestamp) -> Reservation {
+    Reservation {
+        id: DecisionId::new(id),
+        router: "r1".parse().unwrap(),
+        target: target(rank),
+        uncached: Tokens::new(uncached),
+        landmarks: Vec::new(),
+        lease_until,
+    }
+}
+
+#[test]
+fn work_falls_at_the_targets_rate_oldest_first() {
+    let mut book = Reservations::default();
+    let lease = at(100.0);
+    book.reserve(reservation(1, 0, 3_000, lease), RATE, at(0.0))
+        .unwrap();
+    book.reserve(reservation(2, 0, 2_000, lease), RATE, at(1.0))
+        .unwrap();
+    let pending = |book: &Reservations, seconds| book.pending(&target(0), at(seconds)).get();
+    assert_eq!(pending(&book, 1.0), 4_000);
+    assert_eq!(pending(&book, 2.5), 2_500);
+    book.release(DecisionId::new(1), at(2.5));
+    assert_eq!(pending(&book, 2.5), 2_000, "the younger one has not begun");
+    assert_eq!(pending(&book, 9.0), 0);
+    assert_eq!(book.count(&target(0)), 1, "it lives until its first token");
+    assert_eq!(book.pending(&target(1), at(0.0)), Tokens::ZERO);
+}
+
+#[test]
+fn a_second_reservation_of_one_decision_moves_the_first() {
+    let mut book = Reservations::default();
+    let lease = at(100.0);
+    book.reserve(reservation(1, 0, 3_000, lease), RATE, at(0.0))
+        .unwrap();
+    book.reserve(reservation(1, 1, 2_000, lease), RATE, at(0.0))
+        .unwrap();
+    assert_eq!((book.count(&target(0)), book.count(&target(1))), (0, 1));
+    assert_eq!(book.pending(&target(0), at(0.0)), Tokens::ZERO);
+    assert_eq!(book.len(), 1);
+}
+
+#[test]
+fn a_gauge_is_compared_with_what_was_live_when_it_was_taken() {
+    let mut book = Reservations::default();
+    let lease = at(100.0);
+    book.reserve(reservation(1, 0, 1, lease), RATE, at(1.0))
+        .unwrap();
+    book.reserve(reservation(2, 0, 1, lease), RATE, at(3.0))
+        .unwrap();
+    book.release(DecisionId::new(1), at(4.0));
+    let count = |seconds| book.count_at(&target(0), at(seconds));
+    assert_eq!([0.5, 1.0, 3.5, 4.0].map(count), [0, 1, 2, 1]);
+}
+
+#[test]
+fn landmarks_are_every_64th_hash_and_the_last() {
+    let landmarks = |blocks: u64| {
+        let landmarks = landmarks(&hashes(1..=blocks));
+        landmarks.iter().map(|it| it.get()).collect::<Vec<_>>()
+    };
+    assert_eq!(landmarks(0), [0; 0]);
+    assert_eq!(landmarks(3), [3]);
+    assert_eq!(landmarks(64), [64]);
+    assert_eq!(landmarks(130), [64, 128, 130]);
+}
+
+#[test]
+fn a_prefix_in_flight_is_found_to_the_landmark() {
+    let mut book = Reservations::default();
+    let mut first = reservation(1, 0, 1, at(100.0));
+    first.landmarks = landmarks(&hashes(1..=200));
+    book.reserve(first, RATE, at(0.0)).unwrap();
+    let mut second = reservation(2, 1, 1, at(100.0));
+    second.landmarks = landmarks(&hashes(1..=70));
+    book.reserve(second, RATE, at(0.0)).unwrap();
+    let extended = hashes(1..=300);
+    let found = book.in_flight(&extended);
+    assert_eq!(found.get(&target(0)), Some(&200));
+    assert_eq!(found.get(&target(1)), Some(&70));
+    let diverging = hashes((1..=150).chain(1_000..1_100));
+    assert_eq!(book.in_flight(&diverging).get(&target(0)), Some(&128));
+    book.release(DecisionId::new(1), at(0.0));
+    assert_eq!(book.in_flight(&extended).get(&target(0)), None);
+}
+
+#[test]
+fn a_lease_far_in_the_future_is_cut() {
+    let mut book = Reservations::default();
+    let never = Timestamp::from_micros(u64::MAX);
+    book.reserve(reservation(1, 0, 1_000_000_000, never), RATE, at(0.0))
+        .unwrap();
+    assert_eq!(book.expire(at(601.0)).len(), 1);
+    assert!(book.is_empty());
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Reserve {
+        id: u128,
+        rank: u32,
+        uncached: u64,
+        lease: u64,
+        blocks: u64,
+    },
+    Release {
+        id: u128,
+    },
+    Expire,
+    Wait {
+        millis: u64,
+    },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => (0..12_u128, 0..3_u32, 0..5_000_u64, 0..20_u64, 0..200_u64).prop_map(
+            |(id, rank, uncached, lease, blocks)| Step::Reserve { id, rank, uncached, lease, blocks }
+        ),
+        3 => (0..12_u128).prop_map(|id| Step::Release { id }),
+        1 => Just(Step::Expire),
+        3 => (0..4_000_u64).prop_map(|millis| Step::Wait { millis }),
+    ];
+    prop::collection::vec(step, 0..80)
+}
+
+/// What a reader of the documentation would write: each reservation by itself, replayed in small time.
+#[derive(Default)]
+struct Naive {
+    live: BTreeMap<u128, Lived>,
+    order: u64,
+}
+
+struct Lived {
+    rank: u32,
+    left: f64,
+    lease_until: Timestamp,
+    order: u64,
+    blocks: u64,
+}
+
+impl Naive {
+    fn wait(&mut self, seconds: f64) {
+        for rank in 0..3 {
+            let mut budget = seconds * RATE;
+            let mut here: Vec<&mut Lived> = self
+                .live
+                .values_mut()
+                .filter(|it| it.rank == rank)
+                .collect();
+            here.sort_by_key(|it| it.order);
+            for lived in here {
+                let done = lived.left.min(budget);
+                lived.left -= done;
+                budget -= done;
+            }
+        }
+    }
+
+    fn here(&self, rank: u32) -> impl Iterator<Item = &Lived> {
+        self.live.values().filter(move |it| it.rank == rank)
+    }
+}
+
+proptest! {
+    #[test]
+    fn nothing_leaks_and_nothing_goes_negative(steps in steps()) {
+        let (mut book, mut naive, mut now) = (Reservations::default(), Naive::default(), at(1.0));
+        for step in steps {
+            match step {
+                Step::Reserve { id, rank, uncached, lease, blocks } => {
+                    let lease_until = now + Duration::from_secs(lease);
+                    let mut reservation = reservation(id, rank, uncached, lease_until);
+                    reservation.landmarks = landmarks(&hashes(1..=blocks));
+                    book.reserve(reservation, RATE, now).unwrap();
+                    naive.order += 1;
+                    let (left, order) = (uncached as f64, naive.order);
+                    naive.live.insert(id, Lived { rank, left, lease_until, order, blocks });
+                }
+                Step::Release { id } => {
+                    let was = naive.live.remove(&id).is_some();
+                    prop_assert_eq!(book.release(DecisionId::new(id), now).is_some(), was);
+                }
+                Step::Expire => {
+                    let before = naive.live.len();
+                    naive.live.retain(|_, it| it.lease_until > now);
+                    prop_assert_eq!(book.expire(now).len(), before - naive.live.len());
+                }
+                Step::Wait { millis } => {
+                    now += Duration::from_millis(millis);
+                    naive.wait(millis as f64 / 1e3);
+                }
+            }
+            let request = hashes(1..=200);
+            let in_flight = book.in_flight(&request);
+            for rank in 0..3 {
+                let left: f64 = naive.here(rank).map(|it| it.left).sum();
+                let pending = book.pending(&target(rank), now).as_f64();
+                prop_assert!((pending - left).abs() <= 1.0, "{pending} {left}");
+                prop_assert_eq!(book.count(&target(rank)) as usize, naive.here(rank).count());
+                let deepest = naive.here(rank).map(|it| it.blocks).max().filter(|it| *it > 0);
+                prop_assert_eq!(in_flight.get(&target(rank)).map(|it| u64::from(*it)), deepest);
+            }
+            prop_assert_eq!(book.len(), naive.live.len());
+        }
+        now += Duration::from_secs(1_000);
+        book.expire(now);
+        prop_assert!(book.is_empty());
+        prop_assert!((0..3).all(|rank| book.pending(&target(rank), now) == Tokens::ZERO));
+        prop_assert!(book.in_flight(&hashes(1..=200)).is_empty());
+    }
+}
