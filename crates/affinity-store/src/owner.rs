@@ -242,7 +242,7 @@ impl Owner {
                 seen,
             } => {
                 self.bus_works();
-                self.settle(key, ask, next, outcome, seen);
+                self.settle(key, ask, *next, outcome, seen);
                 (key, Progress::Finished)
             }
             Done::Failed(key, work, error) => {

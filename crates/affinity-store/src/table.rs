@@ -33,7 +33,7 @@ pub(crate) enum Done {
     Wrote {
         key: BindingKey,
         ask: Ask,
-        next: Standing,
+        next: Box<Standing>,
         outcome: Outcome,
         seen: Seen,
     },
@@ -80,7 +80,7 @@ pub(crate) async fn write(
         Ok(seen) => Done::Wrote {
             key,
             ask: work.ask,
-            next: transition.next,
+            next: Box::new(transition.next),
             outcome: transition.outcome,
             seen,
         },

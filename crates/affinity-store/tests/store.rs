@@ -1,5 +1,10 @@
 //! What routers can rely on when they ask the store for bindings.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test ends where its rig does not work"
+)]
+
 mod rig;
 
 use std::collections::BTreeMap;
@@ -281,6 +286,33 @@ async fn a_slow_write_holds_up_its_own_conversation_only() {
     assert!(slow.try_join_next().is_none());
     gate.add_permits(1);
     slow.join_next().await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_joins_during_a_write_is_not_forgotten_by_it() {
+    let bus = RigBus::new();
+    let rig = Rig::start(bus.clone()).await;
+    let bound = rig.acquire("r1", "c", "w1#1/0").await.unwrap();
+    let gate = bus.gate("c");
+    let mut calls = JoinSet::new();
+    let store = rig.store.clone();
+    let request = rebind("c", bound.revision, "w2#1/0");
+    calls.spawn(async move { store.rebind(request).await });
+    settle().await;
+    let store = rig.store.clone();
+    calls.spawn(async move { store.acquire(acquire("r2", "c", "w3#1/0")).await });
+    settle().await;
+    gate.add_permits(10);
+    while let Some(call) = calls.join_next().await {
+        let bound = call.unwrap().unwrap();
+        assert_eq!(bound.binding.target, target("w2#1/0"));
+    }
+
+    rig.release("r1", "c", "w1#1/0", TurnEnd::Unserved).await;
+    rig.release("r1", "c", "w2#1/0", TurnEnd::Unserved).await;
+    assert_eq!(rig.place("c").await, provisional("w2#1/0"));
+    rig.release("r2", "c", "w2#1/0", TurnEnd::Unserved).await;
+    assert_eq!(rig.place("c").await, None);
 }
 
 #[tokio::test(start_paused = true)]

@@ -202,14 +202,7 @@ impl Rig {
         at: Revision,
         to: &str,
     ) -> Result<Bound, CallError> {
-        let request = Move {
-            key: key(id),
-            at,
-            to: target(to),
-            reason: MoveReason::Gone,
-            actor: "r1".parse().unwrap(),
-        };
-        self.store.rebind(request).await
+        self.store.rebind(rebind(id, at, to)).await
     }
 
     pub(crate) async fn release(&self, router: &str, id: &str, ran: &str, end: TurnEnd) {
@@ -273,6 +266,16 @@ pub(crate) fn acquire(router: &str, id: &str, to: &str) -> Acquire {
         proposed: target(to),
         owner: Owner::Router,
         actor: router.parse().unwrap(),
+    }
+}
+
+pub(crate) fn rebind(id: &str, at: Revision, to: &str) -> Move {
+    Move {
+        key: key(id),
+        at,
+        to: target(to),
+        reason: MoveReason::Gone,
+        actor: "r1".parse().unwrap(),
     }
 }
 
