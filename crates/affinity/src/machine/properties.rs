@@ -121,43 +121,83 @@ fn rank_target(rank: u32) -> Target {
 
 /// Takes one step in both, and says what the machine made of it.
 fn take(step: &Step, story: &mut Story, model: &mut Model) -> Option<Outcome> {
+    if let Step::Wait(seconds) = step {
+        story.wait(*seconds);
+    }
     let bound = model.bound.map_or(0, |(rank, _)| rank);
-    let name = |router: &u8| format!("r{router}");
-    let now = story.now;
-    match step {
-        Step::Acquire(router, rank) => {
-            if model.bound.is_none() {
-                model.bound = Some((*rank, false));
-                model.last_end = now;
+    let written = story.standing.written.clone();
+    model.take(step, bound, written.as_ref(), story.now);
+    tell(step, story, bound, written)
+}
+
+impl Model {
+    fn take(&mut self, step: &Step, bound: u32, written: Option<&Binding>, now: Timestamp) {
+        match step {
+            Step::Acquire(router, rank) => {
+                if self.bound.is_none() {
+                    self.bound = Some((*rank, false));
+                    self.last_end = now;
+                }
+                self.hold(*router, now, 1);
             }
-            model.hold(*router, now, 1);
-            Some(story.acquire(&name(router), &rank_target(*rank).to_string()))
+            Step::Confirm {
+                asked,
+                observed,
+                evidence,
+            } => self.confirm(asked.unwrap_or(bound), *observed, *evidence),
+            Step::Rebind(router, rank) if self.bound.is_some() => {
+                self.bound = Some((*rank, false));
+                self.has_followed = false;
+                self.hold(*router, now, 1);
+            }
+            Step::Release {
+                router,
+                elsewhere,
+                served,
+            } => self.release(*router, elsewhere.unwrap_or(bound), *served, now),
+            Step::Renew(router) if self.bound.is_some() => {
+                self.hold(*router, now, usize::from(!self.has(*router)));
+            }
+            Step::Rebind(..) | Step::Renew(_) => {}
+            Step::Wait(_) => self.pass(now),
+            Step::Restart => {
+                self.in_flight.clear();
+                if let Some(written) = written {
+                    self.last_end = written.last_end;
+                    if written.state != BindingState::Confirmed {
+                        self.hold(UNKNOWN, now, 1);
+                    }
+                }
+                self.pass(now);
+            }
+        }
+    }
+}
+
+fn tell(step: &Step, story: &mut Story, bound: u32, written: Option<Binding>) -> Option<Outcome> {
+    let actor = |router: u8| format!("r{router}").parse::<InstanceId>().unwrap();
+    match *step {
+        Step::Acquire(router, rank) => {
+            Some(story.acquire(actor(router).as_str(), &rank_target(rank).to_string()))
         }
         Step::Confirm {
             asked,
             observed,
             evidence,
         } => {
-            let asked = asked.unwrap_or(bound);
-            model.confirm(asked, *observed, *evidence);
             let event = Event::Confirm {
-                asked: &rank_target(asked),
-                observed: &rank_target(*observed),
-                evidence: *evidence,
-                actor: &"r1".parse().unwrap(),
+                asked: &rank_target(asked.unwrap_or(bound)),
+                observed: &rank_target(observed),
+                evidence,
+                actor: &actor(1),
             };
             story.apply(event).ok()
         }
         Step::Rebind(router, rank) => {
-            if model.bound.is_some() {
-                model.bound = Some((*rank, false));
-                model.has_followed = false;
-                model.hold(*router, now, 1);
-            }
             let event = Event::Rebind {
-                to: &rank_target(*rank),
+                to: &rank_target(rank),
                 reason: MoveReason::PrefixLost,
-                actor: &name(router).parse().unwrap(),
+                actor: &actor(router),
             };
             story.apply(event).ok()
         }
@@ -166,39 +206,21 @@ fn take(step: &Step, story: &mut Story, model: &mut Model) -> Option<Outcome> {
             elsewhere,
             served,
         } => {
-            let ran = elsewhere.unwrap_or(bound);
-            model.release(*router, ran, *served, now);
+            let ran = rank_target(elsewhere.unwrap_or(bound)).to_string();
             let held = Tokens::new(160);
-            let end = if *served {
-                TurnEnd::Served { held }
-            } else {
-                TurnEnd::Unserved
+            let end = match served {
+                true => TurnEnd::Served { held },
+                false => TurnEnd::Unserved,
             };
-            Some(story.release(&name(router), &rank_target(ran).to_string(), end))
+            Some(story.release(actor(router).as_str(), &ran, end))
         }
         Step::Renew(router) => {
-            if model.bound.is_some() {
-                model.hold(*router, now, usize::from(!model.has(*router)));
-            }
-            story.renew(&name(router));
+            story.renew(actor(router).as_str());
             None
         }
-        Step::Wait(seconds) => {
-            story.wait(*seconds);
-            model.pass(story.now);
-            story.apply(Event::Lapse).ok()
-        }
+        Step::Wait(_) => story.apply(Event::Lapse).ok(),
         Step::Restart => {
-            let written = story.standing.written.clone();
-            model.in_flight = match &written {
-                Some(it) if it.state != BindingState::Confirmed => {
-                    vec![(UNKNOWN, now + TERMS.lease)]
-                }
-                _ => Vec::new(),
-            };
-            model.last_end = written.as_ref().map_or(model.last_end, |it| it.last_end);
-            story.standing = Standing::found(written, now, &TERMS);
-            model.pass(now);
+            story.standing = Standing::found(written, story.now, &TERMS);
             story.apply(Event::Lapse).ok()
         }
     }
