@@ -1,1 +1,25 @@
-//! router-api
+//! The router: OpenAI's API in front, and behind it the decision which rank of which engine serves.
+
+mod admin;
+mod body;
+mod config;
+mod error;
+mod follow;
+mod infer;
+mod intake;
+mod leases;
+mod ledger;
+mod metrics;
+mod mind;
+mod openai;
+mod place;
+mod public;
+mod reply;
+mod route;
+mod service;
+mod shared;
+mod turn;
+mod view;
+
+pub use config::Config;
+pub use service::{BindError, RouterApi};

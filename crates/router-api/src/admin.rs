@@ -1,0 +1,107 @@
+//! The router's part of the admin API, under `/api/v1`.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use domain::Target;
+use serde_json::json;
+
+use crate::error::ApiError;
+use crate::shared::Shared;
+use crate::view::{DecisionView, TargetView, TotalsView, WorkerView};
+
+/// Decisions listed at once.
+const LISTED: usize = 100;
+
+pub(crate) fn routes(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/api/v1/workers", get(workers))
+        .route("/api/v1/targets", get(targets))
+        .route("/api/v1/decisions", get(decisions))
+        .route("/api/v1/decisions/{id}", get(decision))
+        .route("/api/v1/waterfall", get(waterfall))
+        .route("/api/v1/config", get(config))
+        .with_state(shared)
+}
+
+pub(crate) async fn workers(State(shared): State<Arc<Shared>>) -> Json<Vec<WorkerView>> {
+    let router = shared.mind.lock();
+    let workers = router.workers().map(|worker| {
+        let epoch = router.epoch(&worker.id).unwrap_or(worker.epoch);
+        WorkerView::of(worker, epoch, router.prefill_rate(&worker.id))
+    });
+    Json(workers.collect())
+}
+
+async fn targets(State(shared): State<Arc<Shared>>) -> Json<Vec<TargetView>> {
+    let now = shared.clock.now();
+    let router = shared.mind.lock();
+    let targets = router.workers().flat_map(|worker| {
+        let epoch = router.epoch(&worker.id).unwrap_or(worker.epoch);
+        let router = &router;
+        worker.ranks().map(move |dp_rank| {
+            let target = Target {
+                worker: worker.id.clone(),
+                epoch,
+                dp_rank,
+            };
+            TargetView::of(worker, &target, router.pending(&target, now))
+        })
+    });
+    Json(targets.collect())
+}
+
+async fn decisions(State(shared): State<Arc<Shared>>) -> Json<Vec<DecisionView>> {
+    let entries = shared.ledger.recent(LISTED);
+    let views = entries.iter().map(|entry| DecisionView::of(entry, None));
+    Json(views.collect())
+}
+
+async fn decision(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
+    let entry = match id.as_str() {
+        "last" => shared.ledger.last(),
+        id => match id.parse() {
+            Ok(id) => shared.ledger.get(id),
+            Err(error) => return ApiError::invalid(format!("{id:?}: {error}")).into_response(),
+        },
+    };
+    match entry {
+        Some(entry) => {
+            let router = shared.mind.lock();
+            let worker = router.worker(entry.decision.place.worker());
+            let url = worker.map(|it| it.url.clone());
+            drop(router);
+            Json(DecisionView::of(&entry, url)).into_response()
+        }
+        None => ApiError::UnknownPath {
+            path: format!("decision {id} among the last 10,000"),
+        }
+        .into_response(),
+    }
+}
+
+async fn waterfall(State(shared): State<Arc<Shared>>) -> Json<TotalsView> {
+    Json(TotalsView::of(&shared.ledger.totals()))
+}
+
+async fn config(State(shared): State<Arc<Shared>>) -> Json<serde_json::Value> {
+    let config = &shared.config;
+    let affinity = match shared.mind.lock().config().affinity() {
+        affinity::Mode::Off => "off",
+        affinity::Mode::Hard => "hard",
+    };
+    Json(json!({
+        "listen": config.listen,
+        "policy": config.policy.name(),
+        "affinity": affinity,
+        "max_body": config.max_body,
+        "default_tenant": config.default_tenant.as_str(),
+        "usage_injection": config.usage_injection,
+        "expose_decision": config.expose_decision,
+        "allow_client_target": config.allow_client_target,
+        "drain_seconds": config.drain_seconds,
+    }))
+}

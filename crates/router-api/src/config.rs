@@ -1,0 +1,83 @@
+//! The router's settings.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use affinity::Mode;
+use domain::TenantId;
+use placement::Policy;
+use serde::Deserialize;
+use serde::de::{self, Deserializer};
+
+/// The router's settings.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Where the OpenAI API is served.
+    pub listen: SocketAddr,
+    /// How targets are chosen for requests that are not bound to one.
+    #[serde(deserialize_with = "policy")]
+    pub policy: Policy,
+    /// Whether conversations are bound to targets. Baseline policies run as if it were off.
+    #[serde(deserialize_with = "affinity_mode")]
+    pub affinity: Mode,
+    /// The longest request body, in bytes.
+    pub max_body: usize,
+    /// Whose requests they are when nothing else says it.
+    #[serde(deserialize_with = "tenant")]
+    pub default_tenant: TenantId,
+    /// Whether streamed answers are asked for their usage, which the client then does not see.
+    pub usage_injection: bool,
+    /// Whether answers carry `x-rankway-*` headers.
+    pub expose_decision: bool,
+    /// Whether a client may choose its target.
+    pub allow_client_target: bool,
+    /// How long streams may take to end once the router is told to, in seconds.
+    pub drain_seconds: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
+            policy: Policy::default(),
+            affinity: Mode::Hard,
+            max_body: 32 << 20,
+            default_tenant: TenantId::new("default").expect("a printable word is an id"),
+            usage_injection: true,
+            expose_decision: true,
+            allow_client_target: false,
+            drain_seconds: 8,
+        }
+    }
+}
+
+impl Config {
+    /// What the router's mind is set to.
+    pub(crate) fn mind(&self) -> routing::Config {
+        routing::Config {
+            policy: self.policy,
+            affinity: self.affinity,
+            ..routing::Config::default()
+        }
+    }
+}
+
+fn policy<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Policy, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    name.parse().map_err(de::Error::custom)
+}
+
+fn tenant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TenantId, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    TenantId::new(&text).map_err(de::Error::custom)
+}
+
+fn affinity_mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Mode, D::Error> {
+    match String::deserialize(deserializer)?.as_str() {
+        "hard" => Ok(Mode::Hard),
+        "off" => Ok(Mode::Off),
+        other => Err(de::Error::custom(format!(
+            "{other:?} is no affinity mode: choose hard or off"
+        ))),
+    }
+}

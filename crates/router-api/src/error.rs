@@ -1,0 +1,160 @@
+//! Errors as OpenAI's clients understand them.
+
+use axum::response::{IntoResponse, Response};
+use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::{HeaderName, StatusCode};
+use serde::Serialize;
+
+/// Seconds after which a client may try again: a worker's registration is renewed every five.
+const RETRY_AFTER_SECONDS: u16 = 5;
+
+/// Why a request has no answer of an engine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ApiError {
+    /// The client's fault.
+    #[error("{message}")]
+    Invalid {
+        /// What is wrong.
+        message: String,
+        /// The field or header that is.
+        param: Option<&'static str>,
+    },
+    /// The body is longer than allowed.
+    #[error("the request body of {size} is longer than the limit of {limit} bytes (`max_body`)")]
+    TooLarge {
+        /// Its length, as far as it is known.
+        size: String,
+        /// The longest allowed.
+        limit: usize,
+    },
+    /// Nobody serves the model.
+    #[error("the model {model:?} does not exist; there is {known}")]
+    UnknownModel {
+        /// What was asked for.
+        model: String,
+        /// What there is.
+        known: String,
+    },
+    /// There is no such path.
+    #[error("there is no {path}")]
+    UnknownPath {
+        /// What was asked for.
+        path: String,
+    },
+    /// The path takes another method.
+    #[error("{path} does not take {method}")]
+    Method {
+        /// The path.
+        path: String,
+        /// The method used.
+        method: String,
+    },
+    /// The model is known, but no target can take the request.
+    #[error("no target of model {model} can take the request: {why}")]
+    NoTarget {
+        /// The model.
+        model: String,
+        /// Why not.
+        why: String,
+    },
+    /// Engines were asked and none answered.
+    #[error("no engine answered after {attempts} attempts: {why}")]
+    Upstream {
+        /// How many targets were tried.
+        attempts: u32,
+        /// The last failure.
+        why: String,
+    },
+    /// More requests are in memory than the process may hold.
+    #[error("request bodies of {limit} bytes are in flight already")]
+    Overloaded {
+        /// The most that may be.
+        limit: usize,
+    },
+}
+
+#[derive(Serialize)]
+struct Envelope<'a> {
+    error: Shape<'a>,
+}
+
+#[derive(Serialize)]
+struct Shape<'a> {
+    message: String,
+    #[serde(rename = "type")]
+    kind: &'a str,
+    param: Option<&'a str>,
+    code: Option<&'a str>,
+}
+
+impl ApiError {
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::Invalid {
+            message: message.into(),
+            param: None,
+        }
+    }
+
+    pub(crate) fn status(&self) -> StatusCode {
+        match self {
+            Self::Invalid { .. } => StatusCode::BAD_REQUEST,
+            Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::UnknownModel { .. } | Self::UnknownPath { .. } => StatusCode::NOT_FOUND,
+            Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
+            Self::NoTarget { .. } | Self::Overloaded { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Upstream { .. } => StatusCode::BAD_GATEWAY,
+        }
+    }
+
+    /// The JSON of it.
+    pub(crate) fn to_json(&self) -> String {
+        let (kind, param, code) = match self {
+            Self::Invalid { param, .. } => ("invalid_request_error", *param, None),
+            Self::TooLarge { .. } => ("invalid_request_error", None, Some("body_too_large")),
+            Self::UnknownModel { .. } => (
+                "invalid_request_error",
+                Some("model"),
+                Some("model_not_found"),
+            ),
+            Self::UnknownPath { .. } => ("invalid_request_error", None, Some("not_found")),
+            Self::Method { .. } => ("invalid_request_error", None, Some("method_not_allowed")),
+            Self::NoTarget { .. } => ("server_error", None, Some("no_target")),
+            Self::Upstream { .. } => ("server_error", None, Some("upstream_failed")),
+            Self::Overloaded { .. } => ("server_error", None, Some("overloaded")),
+        };
+        let error = Shape {
+            message: self.to_string(),
+            kind,
+            param,
+            code,
+        };
+        serde_json::to_string(&Envelope { error }).expect("four texts are JSON")
+    }
+
+    /// It as a server-sent event, for an answer whose head is gone.
+    pub(crate) fn to_event(&self) -> String {
+        format!("data: {}\n\n", self.to_json())
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = Response::new(self.to_json().into());
+        *response.status_mut() = self.status();
+        let mut set = |name: HeaderName, value: HeaderValue| {
+            response.headers_mut().insert(name, value);
+        };
+        set(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        match self {
+            Self::NoTarget { .. } | Self::Upstream { .. } | Self::Overloaded { .. } => {
+                set(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
+            }
+            Self::Invalid { .. }
+            | Self::TooLarge { .. }
+            | Self::UnknownModel { .. }
+            | Self::UnknownPath { .. }
+            | Self::Method { .. } => {}
+        }
+        response
+    }
+}

@@ -1,0 +1,233 @@
+//! What others write on the bus, taken into the router's mind; and its own reservations, told to its peers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bus::{Bus, BusError, Change, Delivered, Entry, Key, Record, Start, TableSpec, TopicSpec};
+use contracts::{Encoding, FleetEntry, LoadReport, ReservationBatch, topics};
+use domain::{Incarnation, WorkerId};
+use futures::TryStreamExt;
+use futures::stream::{BoxStream, SelectAll, select_all};
+use service_kit::Component;
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tracing::warn;
+
+use crate::shared::Shared;
+
+/// How often reservations are told to peers: they are to be at most 50 ms old when they arrive.
+const PUBLISH_EVERY: Duration = Duration::from_millis(20);
+/// Changes in one record: about 1 KiB each with the landmarks of 128k tokens.
+const BATCH_CHANGES: usize = 128;
+/// How often leases that have run out are ended, and readiness is looked at.
+const EXPIRE_EVERY: Duration = Duration::from_millis(200);
+/// Between attempts to read a bus that fails.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Follows the workers, for ever. `caught_up` becomes true once all that was there has been read.
+pub(crate) async fn follow_fleet(
+    shared: Arc<Shared>,
+    bus: Arc<dyn Bus>,
+    caught_up: watch::Sender<bool>,
+) {
+    let apply = |change: Change| match change {
+        Change::Put(_, entry) => match read::<FleetEntry>(&shared, &topics::FLEET, &entry) {
+            Some(FleetEntry::Worker(worker)) => shared.mind.lock().set_worker(worker),
+            Some(FleetEntry::Service(_)) | None => {}
+        },
+        Change::Deleted(key) => {
+            if let Some(worker) = worker_of(&key) {
+                shared.mind.lock().remove_worker(&worker);
+            }
+        }
+        Change::CaughtUp => {
+            caught_up.send_replace(true);
+        }
+    };
+    follow_table(bus.as_ref(), &topics::FLEET, apply).await;
+}
+
+/// Follows the incarnations of workers, for ever.
+pub(crate) async fn follow_incarnations(shared: Arc<Shared>, bus: Arc<dyn Bus>) {
+    let apply = |change: Change| {
+        if let Change::Put(key, entry) = change
+            && let Some(worker) = worker_of(&key)
+            && let Some(it) = read::<Incarnation>(&shared, &topics::INCARNATIONS, &entry)
+        {
+            shared.mind.lock().set_epoch(&worker, it.epoch);
+        }
+    };
+    follow_table(bus.as_ref(), &topics::INCARNATIONS, apply).await;
+}
+
+/// Follows the engines' gauges, for ever.
+pub(crate) async fn follow_load(shared: Arc<Shared>, bus: Arc<dyn Bus>) {
+    let apply = |record: &Record| {
+        let report = LoadReport::from_bytes(&record.0)?;
+        let mut router = shared.mind.lock();
+        router.set_load(&report.worker, &report.ranks);
+        Ok(())
+    };
+    follow_topic(&shared, bus.as_ref(), &topics::LOAD, apply).await;
+}
+
+/// Follows what peers have sent, for ever.
+pub(crate) async fn follow_peers(shared: Arc<Shared>, bus: Arc<dyn Bus>) {
+    let apply = |record: &Record| {
+        let batch = ReservationBatch::from_bytes(&record.0)?;
+        let now = shared.clock.now();
+        let mut router = shared.mind.lock();
+        for change in &batch.changes {
+            router.apply_peer(&batch.router, change, now);
+        }
+        Ok(())
+    };
+    follow_topic(&shared, bus.as_ref(), &topics::RESERVATIONS, apply).await;
+}
+
+/// Tells peers what this router sends, for ever.
+pub(crate) async fn publish(shared: Arc<Shared>, bus: Arc<dyn Bus>) {
+    let mut ticks = interval(PUBLISH_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut failing = false;
+    loop {
+        ticks.tick().await;
+        match publish_once(&shared, bus.as_ref()).await {
+            Ok(()) => failing = false,
+            Err(error) => {
+                if !std::mem::replace(&mut failing, true) {
+                    warn!(%error, "peers are not told of reservations");
+                }
+            }
+        }
+    }
+}
+
+/// Tells peers what has changed since the last time. What the bus does not take is counted and dropped: it
+/// is worth nothing later.
+pub(crate) async fn publish_once(shared: &Shared, bus: &dyn Bus) -> Result<(), BusError> {
+    let changes = shared.mind.lock().take_changes();
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let records = changes.chunks(BATCH_CHANGES).map(|changes| {
+        let batch = ReservationBatch {
+            router: shared.instance.clone(),
+            at: shared.clock.now(),
+            changes: changes.to_vec(),
+        };
+        Record(batch.to_bytes())
+    });
+    let partition = topics::RESERVATIONS.partition_of(shared.instance.as_str());
+    let appended = bus.append(&partition, records.collect()).await;
+    if appended.is_err() {
+        shared.metrics.unpublished.inc_by(changes.len() as u64);
+    }
+    appended.map(|_| ())
+}
+
+/// Ends what has run out and reports readiness, for ever.
+pub(crate) async fn expire(
+    shared: Arc<Shared>,
+    component: Component,
+    caught_up: watch::Receiver<bool>,
+) {
+    let mut ticks = interval(EXPIRE_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let now = shared.clock.now();
+        shared.mind.lock().expire(now);
+        if !*caught_up.borrow() {
+            component.waiting("the fleet has not been read yet");
+        } else if !shared.mind.any_serving(now) {
+            component.waiting("no worker is ready");
+        } else {
+            component.ready();
+        }
+    }
+}
+
+/// Applies a table and its changes; reads it anew when the bus fails.
+async fn follow_table(bus: &dyn Bus, spec: &TableSpec, apply: impl Fn(Change)) {
+    loop {
+        let followed = async {
+            let mut changes = bus.watch(&spec.table).await?;
+            while let Some(change) = changes.try_next().await? {
+                apply(change);
+            }
+            Ok::<_, BusError>(())
+        };
+        let ended = followed.await;
+        again(spec.table.0, ended).await;
+    }
+}
+
+/// Applies what is appended from now on; takes the topic up again when the bus fails.
+async fn follow_topic(
+    shared: &Shared,
+    bus: &dyn Bus,
+    spec: &TopicSpec,
+    apply: impl Fn(&Record) -> Result<(), contracts::DecodeError>,
+) {
+    loop {
+        let followed = async {
+            let mut records = tails(bus, spec).await?;
+            while let Some(delivered) = records.try_next().await? {
+                if let Err(error) = apply(&delivered.record) {
+                    unreadable(shared, spec.name, &error);
+                }
+            }
+            Ok::<_, BusError>(())
+        };
+        let ended = followed.await;
+        again(spec.name, ended).await;
+    }
+}
+
+async fn again(name: &str, ended: Result<(), BusError>) {
+    match ended {
+        Ok(()) => warn!(name, "the bus has ended a stream; reading again"),
+        Err(error) => warn!(name, %error, "the bus fails; reading again"),
+    }
+    sleep(RETRY_AFTER).await;
+}
+
+/// All partitions of a topic, from their ends on.
+async fn tails(
+    bus: &dyn Bus,
+    spec: &TopicSpec,
+) -> Result<SelectAll<BoxStream<'static, Result<Delivered, BusError>>>, BusError> {
+    let mut partitions = Vec::new();
+    for partition in spec.all_partitions() {
+        let start = match bus.tail(&partition).await?.last {
+            Some(last) => Start::After(last),
+            None => Start::Earliest,
+        };
+        partitions.push(bus.read(&partition, start).await?);
+    }
+    Ok(select_all(partitions))
+}
+
+fn read<T: Encoding>(shared: &Shared, spec: &TableSpec, entry: &Entry) -> Option<T> {
+    match T::from_bytes(&entry.value) {
+        Ok(value) => Some(value),
+        Err(error) => {
+            unreadable(shared, spec.table.0, &error);
+            None
+        }
+    }
+}
+
+/// Counts a record that makes no sense, and says so for the first of its kind.
+fn unreadable(shared: &Shared, name: &str, error: &contracts::DecodeError) {
+    let counter = shared.metrics.unreadable.with_label_values(&[name]);
+    if counter.get() == 0 {
+        warn!(name, %error, "unreadable record; from now on these are only counted");
+    }
+    counter.inc();
+}
+
+fn worker_of(key: &Key) -> Option<WorkerId> {
+    std::str::from_utf8(&key.0).ok()?.parse().ok()
+}

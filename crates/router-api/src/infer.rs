@@ -1,0 +1,147 @@
+//! A request for tokens, from its bytes to the engine's answer.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::Request;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use contracts::rpc::{CallEnd, CallHead};
+use domain::ModelName;
+use http::HeaderMap;
+use routing::Status;
+use tokio::time::Instant;
+
+use crate::error::ApiError;
+use crate::intake::{Blocks, Intake, TokenSource, passing};
+use crate::openai::{Fields, edit};
+use crate::place::Placing;
+use crate::reply::{Answer, Reply};
+use crate::shared::Shared;
+use crate::turn::Turn;
+
+/// Targets that one request is tried at before its client is told.
+const MAX_ATTEMPTS: u32 = 3;
+/// A longer body is not kept once it is sent, and so not sent again.
+const RETRIED_BODY_LIMIT: usize = 8 << 20;
+
+/// Serves a request to an engine's path of the same name.
+pub(crate) async fn infer(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Response {
+    let (parts, body) = request.into_parts();
+    let path = parts
+        .uri
+        .path_and_query()
+        .map_or("/", |it| it.as_str())
+        .to_owned();
+    let mut model = None;
+    let served = serve(&shared, &parts.headers, path, body, &mut model).await;
+    let response = served.unwrap_or_else(IntoResponse::into_response);
+    shared.count(model.as_ref(), response.status());
+    response
+}
+
+async fn serve(
+    shared: &Arc<Shared>,
+    headers: &HeaderMap,
+    path: String,
+    body: Body,
+    model: &mut Option<ModelName>,
+) -> Result<Response, ApiError> {
+    let held = shared
+        .bodies
+        .read(headers, body, shared.config.max_body)
+        .await?;
+    let received = Instant::now();
+    let fields = Fields::read(&held.bytes)?;
+    let intake = Intake::read(shared, headers, &fields)?;
+    *model = Some(intake.model.clone());
+    let source = TokenSource::of(shared, &intake, &fields)?;
+    let authorization = headers.get(http::header::AUTHORIZATION);
+    let blocks = shared
+        .blocks(source, &intake, &fields, &held.bytes, authorization)
+        .await;
+    let edited = edit(&held.bytes, &fields, shared.config.usage_injection);
+    let call = Call {
+        path,
+        headers: passing(headers),
+        usage_injected: edited.usage_injected,
+        received,
+    };
+    let (turn, reply) = send(shared, &intake, &blocks, &call, edited.body).await?;
+    Ok(reply.into_response(turn, shared.config.expose_decision))
+}
+
+/// What every attempt at a request has in common.
+struct Call {
+    path: String,
+    headers: Vec<(String, String)>,
+    usage_injected: bool,
+    received: Instant,
+}
+
+/// Tries targets until one has a first byte.
+async fn send(
+    shared: &Arc<Shared>,
+    intake: &Intake,
+    blocks: &Blocks,
+    call: &Call,
+    body: Bytes,
+) -> Result<(Turn, Reply), ApiError> {
+    let attempts = match RETRIED_BODY_LIMIT < body.len() {
+        true => 1,
+        false => MAX_ATTEMPTS,
+    };
+    let mut placing = Placing {
+        shared,
+        intake,
+        blocks,
+        known: shared.ask(intake, blocks, true).await,
+        tried: Vec::new(),
+        retry_of: None,
+    };
+    let mut last_failure: Option<String> = None;
+    for attempt in 1..=attempts {
+        let mut turn = match (placing.place().await, last_failure.take()) {
+            (Ok(turn), _) => turn,
+            (Err(_), Some(why)) => {
+                let attempts = attempt - 1;
+                return Err(ApiError::Upstream { attempts, why });
+            }
+            (Err(error), None) => return Err(error),
+        };
+        turn.dispatched(call.received);
+        let answer = shared.dispatch.call(call.head(&turn), body.clone()).await;
+        match Answer::of(answer).await {
+            Answer::Passing(reply) => return Ok((turn, reply)),
+            Answer::Failed { status, why } => {
+                last_failure = Some(why);
+                placing.failed(turn, status).await;
+            }
+            Answer::Refused { why } => {
+                turn.end(Status::Invalid, &CallEnd::default());
+                let attempts = attempt;
+                return Err(ApiError::Upstream { attempts, why });
+            }
+        }
+    }
+    let mut why = last_failure.unwrap_or_default();
+    if attempts == 1 {
+        why.push_str("; a body of more than 8 MiB is sent only once");
+    }
+    Err(ApiError::Upstream { attempts, why })
+}
+
+impl Call {
+    fn head(&self, turn: &Turn) -> CallHead {
+        let place = &turn.decision.place;
+        CallHead {
+            worker: place.worker().clone(),
+            dp_rank: place.target().map(|it| it.dp_rank),
+            method: "POST".to_owned(),
+            path: self.path.clone(),
+            headers: self.headers.clone(),
+            usage_injected: self.usage_injected,
+        }
+    }
+}

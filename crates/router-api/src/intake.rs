@@ -1,0 +1,219 @@
+//! From a request's bytes to what a decision is asked for.
+
+use affinity::{ConversationKey, SourceKind, find_conversation};
+use axum::http::HeaderMap;
+use domain::{
+    BlockSize, ConversationId, DpRank, HashSeed, ModelName, SequenceHash, Tokens, WorkerId,
+    block_hashes, sequence_hashes,
+};
+use engine_wire::CLIENT_RANK_HEADERS;
+use routing::Pin;
+
+use crate::error::ApiError;
+use crate::openai::{Fields, Prompt};
+use crate::shared::Shared;
+
+/// The client's choice of a worker.
+const WORKER_HEADER: &str = "x-rankway-worker";
+/// The client's choice of a rank.
+const RANK_HEADER: &str = "x-rankway-dp-rank";
+/// Headers that are ours and end here.
+const OWN_PREFIX: &str = "x-rankway-";
+
+/// What is known of a request before anybody is asked.
+pub(crate) struct Intake {
+    pub(crate) model: ModelName,
+    pub(crate) salt: Option<String>,
+    pub(crate) conversation: Option<ConversationKey>,
+    pub(crate) pin: Option<Pin>,
+    pub(crate) streams: bool,
+}
+
+/// A request's length, and its blocks where its tokens are known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Blocks {
+    pub(crate) isl: Tokens,
+    /// Empty where nobody could say the tokens.
+    pub(crate) hashes: Vec<(BlockSize, Vec<SequenceHash>)>,
+}
+
+impl Intake {
+    /// Reads what the request says of itself.
+    pub(crate) fn read(
+        shared: &Shared,
+        headers: &HeaderMap,
+        fields: &Fields<'_>,
+    ) -> Result<Self, ApiError> {
+        let model = model(shared, fields.model()?)?;
+        let conversation = conversation(shared, headers, fields)?;
+        let conversation = conversation.map(|id| key(shared, &model, id));
+        Ok(Self {
+            pin: pin(shared, headers, &model)?,
+            salt: fields.cache_salt.clone().filter(|it| !it.is_empty()),
+            streams: fields.streams(),
+            conversation,
+            model,
+        })
+    }
+
+    /// Names the conversation, whatever else the request says of it.
+    pub(crate) fn set_conversation(&mut self, shared: &Shared, conversation: ConversationId) {
+        self.conversation = Some(key(shared, &self.model, conversation));
+    }
+
+    /// The blocks of `tokens` in every block size that the model's workers have.
+    pub(crate) fn blocks_of(&self, shared: &Shared, tokens: &[u32]) -> Blocks {
+        let seed = HashSeed::of(None, self.salt.as_deref());
+        let sizes = shared.mind.lock().block_sizes(&self.model);
+        let hashes = sizes.into_iter().map(|size| {
+            let blocks = block_hashes(tokens, size, seed);
+            (size, sequence_hashes(&blocks))
+        });
+        Blocks {
+            isl: Tokens::new(tokens.len() as u64),
+            hashes: hashes.collect(),
+        }
+    }
+
+    /// The blocks of a request whose asker has hashed it already, which is possible in one block size only.
+    pub(crate) fn blocks_hashed(
+        &self,
+        shared: &Shared,
+        hashes: Vec<SequenceHash>,
+    ) -> Result<Blocks, ApiError> {
+        let sizes = shared.mind.lock().block_sizes(&self.model);
+        let mut sizes = sizes.into_iter();
+        let (Some(size), None) = (sizes.next(), sizes.next()) else {
+            return Err(ApiError::Invalid {
+                message: "workers of this model have different block sizes: send token_ids"
+                    .to_owned(),
+                param: Some("block_hashes"),
+            });
+        };
+        let blocks = u32::try_from(hashes.len()).unwrap_or(u32::MAX);
+        Ok(Blocks {
+            isl: size.tokens(blocks),
+            hashes: vec![(size, hashes)],
+        })
+    }
+}
+
+/// The headers that go on to the engine.
+pub(crate) fn passing(headers: &HeaderMap) -> Vec<(String, String)> {
+    headers
+        .iter()
+        .filter(|(name, _)| !name.as_str().starts_with(OWN_PREFIX))
+        .map(|(name, value)| {
+            let value = String::from_utf8_lossy(value.as_bytes());
+            (name.as_str().to_owned(), value.into_owned())
+        })
+        .collect()
+}
+
+/// Whether the tokens are known, or whom to ask.
+pub(crate) enum TokenSource {
+    Known(Blocks),
+    /// The engine's tokenizer.
+    Tokenizer,
+    Nobody,
+}
+
+impl TokenSource {
+    pub(crate) fn of(
+        shared: &Shared,
+        intake: &Intake,
+        fields: &Fields<'_>,
+    ) -> Result<Self, ApiError> {
+        Ok(match fields.prompt()? {
+            Prompt::Tokens(tokens) => Self::Known(intake.blocks_of(shared, &tokens)),
+            Prompt::Hashes(hashes) => Self::Known(intake.blocks_hashed(shared, hashes)?),
+            Prompt::Text => Self::Tokenizer,
+            Prompt::Unread => Self::Nobody,
+        })
+    }
+}
+
+fn key(shared: &Shared, model: &ModelName, conversation: ConversationId) -> ConversationKey {
+    ConversationKey {
+        tenant: shared.config.default_tenant.clone(),
+        model: model.clone(),
+        conversation,
+    }
+}
+
+fn model(shared: &Shared, name: &str) -> Result<ModelName, ApiError> {
+    let models = shared.mind.lock().models();
+    let found = models.iter().find(|it| it.as_str() == name);
+    found.cloned().ok_or_else(|| {
+        let names: Vec<&str> = models.iter().map(ModelName::as_str).collect();
+        ApiError::UnknownModel {
+            model: name.to_owned(),
+            known: match names.is_empty() {
+                true => "none yet".to_owned(),
+                false => names.join(", "),
+            },
+        }
+    })
+}
+
+fn conversation(
+    shared: &Shared,
+    headers: &HeaderMap,
+    fields: &Fields<'_>,
+) -> Result<Option<ConversationId>, ApiError> {
+    let texts = fields.body_texts();
+    let header = |name: &str| headers.get(name).map(|value| value.as_bytes());
+    let found = find_conversation(&SourceKind::DEFAULT_ORDER, &header, &texts.ids())
+        .map_err(|error| ApiError::invalid(chain(&error)))?;
+    shared
+        .metrics
+        .skipped_ids
+        .inc_by(found.skipped.len() as u64);
+    Ok(found.conversation.map(|it| it.id))
+}
+
+/// The target that the client insists on, if it may.
+fn pin(shared: &Shared, headers: &HeaderMap, model: &ModelName) -> Result<Option<Pin>, ApiError> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let worker = text(WORKER_HEADER);
+    let rank = [RANK_HEADER].into_iter().chain(CLIENT_RANK_HEADERS);
+    let rank = rank.into_iter().find_map(text);
+    if worker.is_none() && rank.is_none() {
+        return Ok(None);
+    }
+    if !shared.config.allow_client_target {
+        shared.metrics.refused_targets.inc();
+        return Ok(None);
+    }
+    let workers = shared.mind.serving(model, shared.clock.now());
+    let ids: Vec<&str> = workers.iter().map(|it| it.id.as_str()).collect();
+    let worker = match (worker, &workers[..]) {
+        (Some(name), _) => WorkerId::new(name).ok(),
+        (None, [only]) => Some(only.id.clone()),
+        (None, _) => None,
+    };
+    let worker = worker.ok_or_else(|| {
+        let message = format!(
+            "name a worker in {WORKER_HEADER}: one of {}",
+            ids.join(", ")
+        );
+        ApiError::invalid(message)
+    })?;
+    let dp_rank = match rank.map(str::parse).transpose() {
+        Ok(rank) => rank.map(DpRank::new),
+        Err(_) => return Err(ApiError::invalid(format!("{RANK_HEADER} is not a rank"))),
+    };
+    Ok(Some(Pin { worker, dp_rank }))
+}
+
+/// An error and its causes, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,112 @@
+//! The last decisions, whole, and what came of them: what `explain` reads.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use accounting::{Totals, Waterfall};
+use affinity::ConversationKey;
+use domain::DecisionId;
+use routing::{Decision, Outcome};
+
+/// Decisions kept.
+const MAX_DECISIONS: usize = 10_000;
+/// Candidates kept in all of them together, about 200 bytes each: a large fleet keeps fewer decisions.
+const MAX_CANDIDATES: usize = 1_000_000;
+
+/// One decision and what came of it.
+#[derive(Clone)]
+pub(crate) struct Entry {
+    pub(crate) decision: Arc<Decision>,
+    pub(crate) conversation: Option<ConversationKey>,
+    /// Whether the request's tokens were known.
+    pub(crate) tokens_known: bool,
+    /// The failed attempt that this one follows.
+    pub(crate) retry_of: Option<DecisionId>,
+    pub(crate) end: Option<End>,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy)]
+pub(crate) struct End {
+    pub(crate) outcome: Outcome,
+    pub(crate) waterfall: Option<Waterfall>,
+}
+
+/// The last decisions, and the waterfall of all since the start.
+#[derive(Default)]
+pub(crate) struct Ledger {
+    /// Guards what is below; held for one entry at a time.
+    books: Mutex<Books>,
+}
+
+#[derive(Default)]
+struct Books {
+    entries: HashMap<DecisionId, Entry>,
+    /// Oldest first.
+    order: VecDeque<DecisionId>,
+    candidates: usize,
+    totals: Totals,
+}
+
+impl Ledger {
+    /// Records a decision. An id already there is corrected.
+    pub(crate) fn open(&self, entry: Entry) {
+        let id = entry.decision.id;
+        let mut books = self.lock();
+        books.candidates += size(&entry);
+        match books.entries.insert(id, entry) {
+            Some(before) => books.candidates -= size(&before),
+            None => books.order.push_back(id),
+        }
+        while MAX_DECISIONS < books.order.len() || MAX_CANDIDATES < books.candidates {
+            let Some(oldest) = books.order.pop_front() else {
+                break;
+            };
+            if let Some(entry) = books.entries.remove(&oldest) {
+                books.candidates -= size(&entry);
+            }
+        }
+    }
+
+    /// Records what came of a decision.
+    pub(crate) fn close(&self, id: DecisionId, end: End) {
+        let mut books = self.lock();
+        if let Some(waterfall) = &end.waterfall {
+            books.totals.add(waterfall);
+        }
+        if let Some(entry) = books.entries.get_mut(&id) {
+            entry.end = Some(end);
+        }
+    }
+
+    pub(crate) fn get(&self, id: DecisionId) -> Option<Entry> {
+        self.lock().entries.get(&id).cloned()
+    }
+
+    pub(crate) fn last(&self) -> Option<Entry> {
+        let books = self.lock();
+        books.entries.get(books.order.back()?).cloned()
+    }
+
+    /// The last `limit` decisions, newest first.
+    pub(crate) fn recent(&self, limit: usize) -> Vec<Entry> {
+        let books = self.lock();
+        let newest = books.order.iter().rev().take(limit);
+        newest
+            .filter_map(|id| books.entries.get(id).cloned())
+            .collect()
+    }
+
+    pub(crate) fn totals(&self) -> Totals {
+        self.lock().totals
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn size(entry: &Entry) -> usize {
+    let scores = entry.decision.scores().len();
+    1 + entry.decision.snapshot.candidates.len() + scores
+}

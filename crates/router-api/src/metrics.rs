@@ -1,0 +1,121 @@
+//! What the router counts.
+
+use prometheus::{
+    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
+};
+
+/// The model of requests for a model that nobody serves: no label comes from a client.
+pub(crate) const UNKNOWN_MODEL: &str = "unknown";
+
+#[derive(Clone, Debug)]
+pub(crate) struct Metrics {
+    /// By model and HTTP status.
+    pub(crate) requests: IntCounterVec,
+    /// From the answers of index and affinity store to the decision.
+    pub(crate) decision_seconds: Histogram,
+    /// From the last byte of the request to its dispatch.
+    pub(crate) added_latency_seconds: Histogram,
+    /// Levels of the waterfall and counts of tokens, by kind.
+    pub(crate) tokens: IntCounterVec,
+    /// Answers from another rank than the bound one, by worker.
+    pub(crate) binding_conflicts: IntCounterVec,
+    /// This router's requests on their way, by worker and rank.
+    pub(crate) inflight: IntGaugeVec,
+    /// Decisions that had to do without something, by what.
+    pub(crate) degraded: IntCounterVec,
+    /// Requests sent to another target after a failure.
+    pub(crate) retries: IntCounter,
+    /// Requests that chose their target and were not allowed to.
+    pub(crate) refused_targets: IntCounter,
+    /// Conversation ids that were none.
+    pub(crate) skipped_ids: IntCounter,
+    /// What the affinity store was not told.
+    pub(crate) untold: IntCounter,
+    /// Records of other services that could not be read, by topic.
+    pub(crate) unreadable: IntCounterVec,
+    /// Changes of reservations that peers were not told.
+    pub(crate) unpublished: IntCounter,
+}
+
+impl Metrics {
+    pub(crate) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let counters = |name: &str, help: &str, labels: &[&str]| {
+            let vec = IntCounterVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(vec.clone()))?;
+            Ok::<_, prometheus::Error>(vec)
+        };
+        let counter = |name: &str, help: &str| {
+            let counter = IntCounter::new(name, help)?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok::<_, prometheus::Error>(counter)
+        };
+        let seconds = |name: &str, help: &str| {
+            // 10 us to 5 s, in steps of about 2.
+            let buckets = prometheus::exponential_buckets(10e-6, 2.0, 20)?;
+            let histogram = Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets))?;
+            registry.register(Box::new(histogram.clone()))?;
+            Ok::<_, prometheus::Error>(histogram)
+        };
+        let inflight = IntGaugeVec::new(
+            Opts::new(
+                "rankway_target_inflight",
+                "Requests of this router on their way",
+            ),
+            &["worker", "dp_rank"],
+        )?;
+        registry.register(Box::new(inflight.clone()))?;
+        Ok(Self {
+            requests: counters(
+                "rankway_requests_total",
+                "Requests by model and HTTP status",
+                &["model", "status"],
+            )?,
+            decision_seconds: seconds("rankway_decision_seconds", "Time to decide on a target")?,
+            added_latency_seconds: seconds(
+                "rankway_added_latency_seconds",
+                "Time from the last byte of a request to its dispatch",
+            )?,
+            tokens: counters(
+                "rankway_tokens_total",
+                "Input tokens by level of the waterfall",
+                &["kind"],
+            )?,
+            binding_conflicts: counters(
+                "rankway_binding_conflicts_total",
+                "Answers of another rank than the bound one",
+                &["worker"],
+            )?,
+            inflight,
+            degraded: counters(
+                "rankway_degraded_decisions_total",
+                "Decisions that had to do without something",
+                &["missing"],
+            )?,
+            retries: counter(
+                "rankway_retries_total",
+                "Requests sent to another target after a failure",
+            )?,
+            refused_targets: counter(
+                "rankway_client_targets_removed_total",
+                "Requests whose choice of a target was removed",
+            )?,
+            skipped_ids: counter(
+                "rankway_conversation_ids_skipped_total",
+                "Conversation ids that were none",
+            )?,
+            untold: counter(
+                "rankway_affinity_untold_total",
+                "Confirmations, renewals and releases the affinity store did not take",
+            )?,
+            unreadable: counters(
+                "rankway_router_unreadable_total",
+                "Records of other services that could not be read",
+                &["topic"],
+            )?,
+            unpublished: counter(
+                "rankway_reservations_unpublished_total",
+                "Changes of reservations that peers were not told",
+            )?,
+        })
+    }
+}

@@ -1,0 +1,8 @@
+//! The OpenAI requests, read only as far as routing needs, and edited in place: what is not edited reaches
+//! the engine byte for byte.
+
+mod edit;
+mod fields;
+
+pub(crate) use edit::edit;
+pub(crate) use fields::{Fields, Prompt};

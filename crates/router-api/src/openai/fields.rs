@@ -1,0 +1,188 @@
+//! The fields that routing reads, borrowed from the body.
+
+use affinity::BodyIds;
+use domain::{SequenceHash, Tokens};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::error::ApiError;
+
+/// Bytes of English text or JSON in a token, about: the length of a prompt that nobody has tokenised.
+const BYTES_PER_TOKEN: u64 = 4;
+
+/// A request's fields. What else there is passes unread.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Fields<'a> {
+    pub(crate) model: Option<String>,
+    pub(crate) stream: Option<bool>,
+    pub(crate) cache_salt: Option<String>,
+    #[serde(borrow)]
+    pub(crate) stream_options: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(crate) vllm_xargs: Option<&'a RawValue>,
+    #[serde(borrow)]
+    prompt: Option<&'a RawValue>,
+    #[serde(borrow)]
+    messages: Option<&'a RawValue>,
+    // Of `/v1/route` alone.
+    #[serde(borrow)]
+    token_ids: Option<&'a RawValue>,
+    block_hashes: Option<Vec<u64>>,
+    pub(crate) commit: Option<bool>,
+    // Where a conversation may be named; a wrong type is no error here.
+    #[serde(borrow)]
+    conversation: Option<&'a RawValue>,
+    #[serde(borrow)]
+    conversation_params: Option<&'a RawValue>,
+    #[serde(borrow)]
+    session_id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    nvext: Option<&'a RawValue>,
+    #[serde(borrow)]
+    session_params: Option<&'a RawValue>,
+}
+
+/// What the engine will compute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Prompt {
+    /// These tokens.
+    Tokens(Vec<u32>),
+    /// Blocks of the model's block size, as the asker hashed them (`/v1/route`).
+    Hashes(Vec<SequenceHash>),
+    /// A text or messages, which the engine's tokenizer must see first.
+    Text,
+    /// Several prompts in one request, which share a place and no prefix, or nothing that can be read.
+    Unread,
+}
+
+/// The texts of a body that may name its conversation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BodyTexts {
+    conversation_params_conversation_id: Option<String>,
+    session_id: Option<String>,
+    nvext_agent_context_session_id: Option<String>,
+    nvext_session_control_session_id: Option<String>,
+    session_params_id: Option<String>,
+    session_params_session_id: Option<String>,
+}
+
+impl<'a> Fields<'a> {
+    /// Reads the fields of `body`.
+    pub(crate) fn read(body: &'a [u8]) -> Result<Self, ApiError> {
+        serde_json::from_slice(body)
+            .map_err(|error| ApiError::invalid(format!("read the request body: {error}")))
+    }
+
+    /// The model, which every request names.
+    pub(crate) fn model(&self) -> Result<&str, ApiError> {
+        self.model.as_deref().ok_or_else(|| ApiError::Invalid {
+            message: "the request names no model".to_owned(),
+            param: Some("model"),
+        })
+    }
+
+    /// Whether the answer is a stream of events.
+    pub(crate) fn streams(&self) -> bool {
+        self.stream == Some(true)
+    }
+
+    /// What the engine will compute.
+    pub(crate) fn prompt(&self) -> Result<Prompt, ApiError> {
+        if let Some(raw) = self.token_ids {
+            return tokens("token_ids", raw).map(Prompt::Tokens);
+        }
+        if let Some(hashes) = &self.block_hashes {
+            let blocks: Vec<_> = hashes.iter().copied().map(domain::BlockHash::new).collect();
+            return Ok(Prompt::Hashes(domain::sequence_hashes(&blocks)));
+        }
+        if self.messages.is_some() {
+            return Ok(Prompt::Text);
+        }
+        let Some(raw) = self.prompt else {
+            return Ok(Prompt::Unread);
+        };
+        let mut bytes = raw.get().bytes().filter(|it| !it.is_ascii_whitespace());
+        match (bytes.next(), bytes.next()) {
+            (Some(b'"'), _) => Ok(Prompt::Text),
+            (Some(b'['), Some(b'0'..=b'9')) => tokens("prompt", raw).map(Prompt::Tokens),
+            (Some(b'['), Some(b'[')) => {
+                let mut lists: Vec<Vec<u32>> =
+                    serde_json::from_str(raw.get()).map_err(|error| of_field("prompt", &error))?;
+                match (lists.pop(), lists.is_empty()) {
+                    (Some(only), true) => Ok(Prompt::Tokens(only)),
+                    _ => Ok(Prompt::Unread),
+                }
+            }
+            // Lists of texts, and what no engine takes: it shall say so itself.
+            _ => Ok(Prompt::Unread),
+        }
+    }
+
+    /// About how many tokens the prompt has, from its length in bytes.
+    pub(crate) fn estimated_tokens(&self) -> Tokens {
+        let texts = [self.prompt, self.messages].into_iter().flatten();
+        let bytes: u64 = texts.map(|raw| raw.get().len() as u64).sum();
+        Tokens::new(bytes.div_ceil(BYTES_PER_TOKEN).max(1))
+    }
+
+    /// The conversation as `/v1/route` takes it: a text, or an object with an `id`.
+    pub(crate) fn conversation(&self) -> Option<String> {
+        let raw = self.conversation?;
+        text(Some(raw)).or_else(|| field(Some(raw), &["id"]))
+    }
+
+    /// The texts that may name the conversation.
+    pub(crate) fn body_texts(&self) -> BodyTexts {
+        BodyTexts {
+            conversation_params_conversation_id: field(
+                self.conversation_params,
+                &["conversation_id"],
+            ),
+            session_id: text(self.session_id),
+            nvext_agent_context_session_id: field(self.nvext, &["agent_context", "session_id"]),
+            nvext_session_control_session_id: field(self.nvext, &["session_control", "session_id"]),
+            session_params_id: field(self.session_params, &["id"]),
+            session_params_session_id: field(self.session_params, &["session_id"]),
+        }
+    }
+}
+
+impl BodyTexts {
+    pub(crate) fn ids(&self) -> BodyIds<'_> {
+        BodyIds {
+            conversation_params_conversation_id: self
+                .conversation_params_conversation_id
+                .as_deref(),
+            session_id: self.session_id.as_deref(),
+            nvext_agent_context_session_id: self.nvext_agent_context_session_id.as_deref(),
+            nvext_session_control_session_id: self.nvext_session_control_session_id.as_deref(),
+            session_params_id: self.session_params_id.as_deref(),
+            session_params_session_id: self.session_params_session_id.as_deref(),
+        }
+    }
+}
+
+fn tokens(name: &'static str, raw: &RawValue) -> Result<Vec<u32>, ApiError> {
+    serde_json::from_str(raw.get()).map_err(|error| of_field(name, &error))
+}
+
+fn of_field(name: &'static str, error: &serde_json::Error) -> ApiError {
+    ApiError::Invalid {
+        message: format!("read {name} as token ids: {error}"),
+        param: Some(name),
+    }
+}
+
+fn text(raw: Option<&RawValue>) -> Option<String> {
+    serde_json::from_str(raw?.get()).ok()
+}
+
+/// The text at `path` within `raw`; none where any step of it is missing or something else.
+fn field(raw: Option<&RawValue>, path: &[&str]) -> Option<String> {
+    let value: serde_json::Value = serde_json::from_str(raw?.get()).ok()?;
+    let mut at = &value;
+    for step in path {
+        at = at.get(step)?;
+    }
+    at.as_str().map(str::to_owned)
+}

@@ -1,0 +1,235 @@
+//! Finding a place for a request, and holding it to its conversation's binding.
+
+use std::sync::Arc;
+
+use affinity::{ConversationKey, Owner};
+use contracts::rpc::{Acquire, Bound, CallError, Move};
+use domain::{DecisionId, Target};
+use placement::Place;
+use routing::{BindingAction, Decision, Degraded, NoTarget, Request};
+use tokio::time::Instant;
+
+use crate::error::ApiError;
+use crate::intake::{Blocks, Intake};
+use crate::ledger::Entry;
+use crate::shared::{BindingAnswer, Known, Shared, within_deadline};
+use crate::turn::Turn;
+
+/// One request on its way to a place.
+pub(crate) struct Placing<'a> {
+    pub(crate) shared: &'a Arc<Shared>,
+    pub(crate) intake: &'a Intake,
+    pub(crate) blocks: &'a Blocks,
+    pub(crate) known: Known,
+    /// Where it has failed already.
+    pub(crate) tried: Vec<Target>,
+    /// The attempt that failed last.
+    pub(crate) retry_of: Option<DecisionId>,
+}
+
+impl Placing<'_> {
+    /// Decides, reserves, and binds or joins the binding. The turn gives all of it back when dropped.
+    pub(crate) async fn place(&mut self) -> Result<Turn, ApiError> {
+        let (request, mut turn) = self.decide()?;
+        if let Some(key) = &self.intake.conversation {
+            self.bind(key, &request, &mut turn).await;
+        }
+        self.record(&turn.decision);
+        Ok(turn)
+    }
+
+    /// Decides and leaves nothing: no binding, no reservation.
+    pub(crate) fn preview(&self) -> Result<Arc<Decision>, ApiError> {
+        let (request, seed) = self.request();
+        let now = self.shared.clock.now();
+        let mut router = self.shared.mind.lock();
+        let decided = router.decide(&request, self.views(), self.binding(), now, seed);
+        router.abandon(request.id, now);
+        drop(router);
+        let mut decision = decided.map_err(refused)?;
+        self.note_silence(&mut decision);
+        let decision = Arc::new(decision);
+        self.record(&decision);
+        Ok(decision)
+    }
+
+    /// The request has failed at the turn's place: gives the place back, leaves it out from now on, and asks
+    /// again what its conversation is bound to.
+    pub(crate) async fn failed(&mut self, turn: Turn, status: routing::Status) {
+        let decision = turn.decision.clone();
+        turn.give_up(status).await;
+        self.retry_of = Some(decision.id);
+        match &decision.place {
+            Place::Target(target) => self.tried.push(target.clone()),
+            Place::Worker { worker, .. } => {
+                let candidates = decision.snapshot.candidates.iter();
+                let ranks = candidates.filter(|it| it.target.worker == *worker);
+                self.tried.extend(ranks.map(|it| it.target.clone()));
+            }
+        }
+        self.known.binding = self.shared.ask_affinity(self.intake).await;
+        self.shared.metrics.retries.inc();
+    }
+
+    fn request(&self) -> (Request, u64) {
+        let (id, seed) = self.shared.ids.next();
+        let request = Request {
+            id,
+            model: self.intake.model.clone(),
+            isl: self.blocks.isl,
+            hashes: self.blocks.hashes.clone(),
+            conversation: self.intake.conversation.clone(),
+            tried: self.tried.clone(),
+            pin: self.intake.pin.clone(),
+        };
+        (request, seed)
+    }
+
+    fn decide(&self) -> Result<(Request, Turn), ApiError> {
+        let (request, seed) = self.request();
+        let began = Instant::now();
+        let now = self.shared.clock.now();
+        let mut router = self.shared.mind.lock();
+        let decided = router.decide(&request, self.views(), self.binding(), now, seed);
+        drop(router);
+        let histogram = &self.shared.metrics.decision_seconds;
+        histogram.observe(began.elapsed().as_secs_f64());
+        let mut decision = decided.map_err(refused)?;
+        self.note_silence(&mut decision);
+        let turn = Turn::new(self.shared.clone(), decision, self.intake.streams);
+        Ok((request, turn))
+    }
+
+    fn views(&self) -> Option<&[routing::OverlapView]> {
+        self.known.views.as_deref()
+    }
+
+    fn binding(&self) -> Option<&affinity::Binding> {
+        match &self.known.binding {
+            BindingAnswer::Bound(bound) => Some(&bound.binding),
+            BindingAnswer::NotAsked | BindingAnswer::Unbound | BindingAnswer::Silent => None,
+        }
+    }
+
+    /// A store that did not answer is not written to either.
+    fn note_silence(&self, decision: &mut Decision) {
+        if let BindingAnswer::Silent = self.known.binding {
+            decision.binding = BindingAction::None;
+            decision.degraded.push(Degraded::NoAffinity);
+        }
+    }
+
+    /// Does with the binding what the decision says, and follows whoever was first.
+    async fn bind(&self, key: &ConversationKey, request: &Request, turn: &mut Turn) {
+        let Some(target) = turn.decision.target().cloned() else {
+            return;
+        };
+        let held = match turn.decision.binding {
+            BindingAction::None => return,
+            BindingAction::Create | BindingAction::Keep => self.acquire(key, &target).await,
+            BindingAction::Rebind(reason) => self.rebind(key, &target, reason).await,
+        };
+        match held {
+            Ok(bound) => {
+                turn.took_lease(key);
+                if bound.binding.target != target {
+                    self.follow(&bound, request, turn);
+                }
+            }
+            Err(_) => {
+                let mut decision = Decision::clone(&turn.decision);
+                decision.binding = BindingAction::None;
+                decision.degraded.push(Degraded::NoAffinity);
+                turn.decided_anew(decision);
+            }
+        }
+    }
+
+    fn follow(&self, winner: &Bound, request: &Request, turn: &mut Turn) {
+        let now = self.shared.clock.now();
+        let mut router = self.shared.mind.lock();
+        let followed = router.follow(&turn.decision, request, &winner.binding, now);
+        drop(router);
+        let usable = followed.target() == Some(&winner.binding.target);
+        if !usable {
+            turn.return_lease();
+        }
+        turn.decided_anew(followed);
+    }
+
+    async fn acquire(&self, key: &ConversationKey, proposed: &Target) -> Result<Bound, CallError> {
+        within_deadline(self.shared.affinity.acquire(Acquire {
+            key: key.clone(),
+            proposed: proposed.clone(),
+            owner: Owner::Router,
+            actor: self.shared.instance.clone(),
+        }))
+        .await
+    }
+
+    async fn rebind(
+        &self,
+        key: &ConversationKey,
+        to: &Target,
+        reason: affinity::MoveReason,
+    ) -> Result<Bound, CallError> {
+        let BindingAnswer::Bound(seen) = &self.known.binding else {
+            return self.acquire(key, to).await;
+        };
+        let moved = within_deadline(self.shared.affinity.rebind(Move {
+            key: key.clone(),
+            at: seen.revision,
+            to: to.clone(),
+            reason,
+            actor: self.shared.instance.clone(),
+        }))
+        .await;
+        match moved {
+            // Somebody else was first: join what it has become.
+            Err(CallError::FailedPrecondition { .. }) => self.acquire(key, to).await,
+            other => other,
+        }
+    }
+
+    fn record(&self, decision: &Arc<Decision>) {
+        let tokens_known = !self.blocks.hashes.is_empty();
+        for missing in &decision.degraded {
+            let name = degraded_name(*missing, tokens_known);
+            let counter = self.shared.metrics.degraded.with_label_values(&[name]);
+            counter.inc();
+        }
+        self.shared.ledger.open(Entry {
+            decision: decision.clone(),
+            conversation: self.intake.conversation.clone(),
+            tokens_known,
+            retry_of: self.retry_of,
+            end: None,
+        });
+    }
+}
+
+/// What a decision had to do without. Without tokens the index cannot even be asked.
+pub(crate) fn degraded_name(missing: Degraded, tokens_known: bool) -> &'static str {
+    match missing {
+        Degraded::NoIndex if !tokens_known => "no_tokens",
+        Degraded::NoIndex => "no_index",
+        Degraded::NoAffinity => "no_affinity",
+        Degraded::BindingUnusable => "binding_unusable",
+    }
+}
+
+fn refused(why: NoTarget) -> ApiError {
+    match why {
+        NoTarget::UnknownModel { ref model } | NoTarget::NoneReady { ref model, .. } => {
+            ApiError::NoTarget {
+                model: model.to_string(),
+                why: why.to_string(),
+            }
+        }
+        NoTarget::AllTried { .. } => ApiError::NoTarget {
+            model: String::new(),
+            why: why.to_string(),
+        },
+        NoTarget::InvalidPin { .. } => ApiError::invalid(why.to_string()),
+    }
+}

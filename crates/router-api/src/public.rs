@@ -1,0 +1,92 @@
+//! The API that clients see.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{Method, StatusCode, Uri};
+use prometheus::{Encoder as _, TextEncoder};
+use serde_json::json;
+
+use crate::admin::workers;
+use crate::error::ApiError;
+use crate::infer::infer;
+use crate::route::route;
+use crate::shared::Shared;
+
+const OPENAPI: &str = include_str!("openapi.json");
+
+pub(crate) fn routes(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/v1/chat/completions", post(infer))
+        .route("/v1/completions", post(infer))
+        .route("/v1/route", post(route))
+        .route("/v1/models", get(models))
+        .route("/health", get(|| async { Json(json!({"status": "ok"})) }))
+        .route("/liveness", get(|| async { Json(json!({"status": "ok"})) }))
+        .route("/readiness", get(readiness))
+        .route("/workers", get(workers))
+        .route("/metrics", get(metrics))
+        .route(
+            "/openapi.json",
+            get(|| async { as_type("application/json", OPENAPI) }),
+        )
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(wrong_method)
+        // Bodies are limited where they are read, with an answer that says so.
+        .layer(axum::extract::DefaultBodyLimit::disable())
+        .with_state(shared)
+}
+
+async fn models(State(shared): State<Arc<Shared>>) -> Json<serde_json::Value> {
+    let models = shared.mind.lock().models();
+    let data = models.iter().map(|model| {
+        json!({"id": model.as_str(), "object": "model", "created": 0, "owned_by": "rankway"})
+    });
+    Json(json!({"object": "list", "data": data.collect::<Vec<_>>()}))
+}
+
+async fn readiness(State(shared): State<Arc<Shared>>) -> Response {
+    let missing = shared.context.health.missing();
+    let status = match missing.is_empty() {
+        true => StatusCode::OK,
+        false => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    (
+        status,
+        Json(json!({"ready": missing.is_empty(), "missing": missing})),
+    )
+        .into_response()
+}
+
+async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
+    let mut text = Vec::new();
+    let encoder = TextEncoder::new();
+    let families = shared.context.registry.gather();
+    match encoder.encode(&families, &mut text) {
+        Ok(()) => as_type("text/plain; version=0.0.4", text),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+async fn unknown_path(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    let path = format!("{} {}", request.method(), request.uri().path());
+    let response = ApiError::UnknownPath { path }.into_response();
+    shared.count(None, response.status());
+    response
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> Response {
+    let (path, method) = (uri.path().to_owned(), method.to_string());
+    ApiError::Method { path, method }.into_response()
+}
+
+fn as_type(content_type: &'static str, body: impl IntoResponse) -> Response {
+    let mut response = body.into_response();
+    let value = HeaderValue::from_static(content_type);
+    response.headers_mut().insert(CONTENT_TYPE, value);
+    response
+}

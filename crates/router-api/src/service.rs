@@ -1,0 +1,168 @@
+//! The service: its listener, its tasks, its end.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use axum::serve::ListenerExt;
+use bus::Bus;
+use contracts::rpc::{Affinity, Dispatch, Index};
+use domain::InstanceId;
+use routing::Router;
+use service_kit::{CancellationToken, Context, ListenError};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use crate::body::Budget;
+use crate::config::Config;
+use crate::leases::{Lanes, Leases, Store};
+use crate::ledger::Ledger;
+use crate::metrics::Metrics;
+use crate::mind::{Ids, Mind};
+use crate::shared::Shared;
+use crate::{admin, follow, public};
+
+/// How long peers and the affinity store may take to hear the last of it.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Decides where requests go, and carries them there.
+pub struct RouterApi {
+    listener: TcpListener,
+    local_addr: SocketAddr,
+    bus: Arc<dyn Bus>,
+    shared: Arc<Shared>,
+    lanes: Lanes,
+}
+
+/// Why the router cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Its address cannot be listened on.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The listener does not say where it is.
+    #[error("read the address listened on")]
+    Address(#[source] std::io::Error),
+    /// Another service has registered the same metrics.
+    #[error("register metrics")]
+    Metrics(#[from] prometheus::Error),
+}
+
+impl RouterApi {
+    /// Listens on the configured address. Connections wait until [`RouterApi::run`].
+    pub async fn bind(
+        config: Config,
+        bus: Arc<dyn Bus>,
+        index: Arc<dyn Index>,
+        affinity: Arc<dyn Affinity>,
+        dispatch: Arc<dyn Dispatch>,
+        context: Context,
+        instance: InstanceId,
+    ) -> Result<Self, BindError> {
+        let listener = service_kit::listen(config.listen, "router.listen").await?;
+        let local_addr = listener.local_addr().map_err(BindError::Address)?;
+        let metrics = Metrics::new(&context.registry)?;
+        let (leases, lanes) = Leases::new(metrics.untold.clone());
+        let shared = Shared {
+            mind: Mind::new(Router::new(instance.clone(), config.mind())),
+            ids: Ids::new(&instance),
+            clock: context.clock,
+            config,
+            instance,
+            context,
+            index,
+            affinity,
+            dispatch,
+            leases: Arc::new(leases),
+            ledger: Ledger::default(),
+            bodies: Budget::default(),
+            metrics,
+            tokenizer: Default::default(),
+        };
+        Ok(Self {
+            listener,
+            local_addr,
+            bus,
+            shared: Arc::new(shared),
+            lanes,
+        })
+    }
+
+    /// Where it listens.
+    pub const fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Its part of the admin API: `/api/v1/{workers,targets,decisions,decisions/{id},waterfall,config}`.
+    pub fn admin(&self) -> axum::Router {
+        admin::routes(self.shared.clone())
+    }
+
+    /// Serves until `shutdown`; then accepts nothing more and lets streams end for `drain_seconds`.
+    pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        let Self {
+            listener,
+            local_addr,
+            bus,
+            shared,
+            lanes,
+        } = self;
+        let store = Store::new(shared.affinity.clone(), shared.metrics.untold.clone());
+        let closing = CancellationToken::new();
+        let mut notes = JoinSet::new();
+        notes.spawn(lanes.serve(store.clone(), closing.clone()));
+        let mut tasks = background(&shared, &bus, store);
+        info!(%local_addr, policy = shared.config.policy.name(), "listening");
+        let listener = listener.tap_io(|connection| {
+            // A connection that cannot be told is merely slower.
+            let _slower = connection.set_nodelay(true);
+        });
+        let stop = shutdown.clone();
+        let server = axum::serve(listener, public::routes(shared.clone()))
+            .with_graceful_shutdown(async move { stop.cancelled().await });
+        let drained = async {
+            shutdown.cancelled().await;
+            tokio::time::sleep(Duration::from_secs(shared.config.drain_seconds)).await;
+        };
+        tokio::select! {
+            biased;
+            served = server.into_future() => served.context("serve the OpenAI API")?,
+            ended = tasks.join_next() => {
+                ended.context("no background task")?.context("a background task ended")?;
+                anyhow::bail!("a background task ended");
+            }
+            () = drained => warn!("streams did not end in time and are cut"),
+        }
+        tasks.shutdown().await;
+        closing.cancel();
+        let last = async {
+            follow::publish_once(&shared, bus.as_ref()).await?;
+            notes.join_next().await.transpose()?;
+            anyhow::Ok(())
+        };
+        match timeout(LAST_WORDS, last).await {
+            Ok(told) => told.context("tell others of the end")?,
+            // Their leases end by themselves.
+            Err(_) => warn!("others were not told of everything that ended"),
+        }
+        Ok(())
+    }
+}
+
+fn background(shared: &Arc<Shared>, bus: &Arc<dyn Bus>, store: Store) -> JoinSet<()> {
+    let component = shared.context.health.component("router");
+    let (caught_up, is_caught_up) = watch::channel(false);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(follow::follow_fleet(shared.clone(), bus.clone(), caught_up));
+    tasks.spawn(follow::follow_incarnations(shared.clone(), bus.clone()));
+    tasks.spawn(follow::follow_load(shared.clone(), bus.clone()));
+    tasks.spawn(follow::follow_peers(shared.clone(), bus.clone()));
+    tasks.spawn(follow::publish(shared.clone(), bus.clone()));
+    tasks.spawn(follow::expire(shared.clone(), component, is_caught_up));
+    tasks.spawn(store.renew(shared.leases.clone(), shared.instance.clone()));
+    tasks
+}

@@ -1,0 +1,214 @@
+//! What all requests of one router share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::http::{HeaderValue, StatusCode};
+use bytes::Bytes;
+use contracts::rpc::{Affinity, Bound, CallError, CallHead, Dispatch, Down, Index, OverlapRequest};
+use domain::{InstanceId, ModelName, Namespace};
+use engine_wire::vllm;
+use futures::StreamExt;
+use futures::future::join_all;
+use routing::OverlapView;
+use service_kit::{Clock, Context};
+use tokio::time::timeout;
+
+use crate::body::Budget;
+use crate::config::Config;
+use crate::intake::{Blocks, Intake, TokenSource};
+use crate::leases::Leases;
+use crate::ledger::Ledger;
+use crate::metrics::{Metrics, UNKNOWN_MODEL};
+use crate::mind::{Ids, Mind};
+use crate::openai::Fields;
+
+/// How long index and affinity store may take before a decision is made without them.
+pub(crate) const ASK_TIMEOUT: Duration = Duration::from_millis(50);
+/// How long an engine may take to tokenise: about 1 s for a million tokens.
+const TOKENIZE_TIMEOUT: Duration = Duration::from_secs(2);
+/// The longest answer of a tokenizer: a million tokens of up to seven digits.
+const TOKENIZE_LIMIT: usize = 16 << 20;
+
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) instance: InstanceId,
+    pub(crate) context: Context,
+    pub(crate) clock: Clock,
+    pub(crate) mind: Mind,
+    pub(crate) ids: Ids,
+    pub(crate) index: Arc<dyn Index>,
+    pub(crate) affinity: Arc<dyn Affinity>,
+    pub(crate) dispatch: Arc<dyn Dispatch>,
+    pub(crate) leases: Arc<Leases>,
+    pub(crate) ledger: Ledger,
+    pub(crate) bodies: Budget,
+    pub(crate) metrics: Metrics,
+    /// Which worker tokenises next.
+    pub(crate) tokenizer: AtomicUsize,
+}
+
+/// What others know of a request.
+pub(crate) struct Known {
+    /// The index's answer in each block size; none when it did not answer.
+    pub(crate) views: Option<Vec<OverlapView>>,
+    pub(crate) binding: BindingAnswer,
+}
+
+/// What the affinity store says of a request's conversation.
+pub(crate) enum BindingAnswer {
+    /// Nobody was asked: no conversation, or affinity is off.
+    NotAsked,
+    Bound(Box<Bound>),
+    Unbound,
+    /// It did not answer.
+    Silent,
+}
+
+impl Shared {
+    /// Asks index and affinity store side by side.
+    pub(crate) async fn ask(&self, intake: &Intake, blocks: &Blocks, record: bool) -> Known {
+        let (views, binding) = tokio::join!(
+            self.ask_index(intake, blocks, record),
+            self.ask_affinity(intake)
+        );
+        Known { views, binding }
+    }
+
+    async fn ask_index(
+        &self,
+        intake: &Intake,
+        blocks: &Blocks,
+        record: bool,
+    ) -> Option<Vec<OverlapView>> {
+        if blocks.hashes.is_empty() {
+            return None;
+        }
+        let asked = blocks.hashes.iter().map(async |(block_size, hashes)| {
+            let request = OverlapRequest {
+                namespace: Namespace {
+                    model: intake.model.clone(),
+                    lora: None,
+                    salt: intake.salt.as_deref().map(Into::into),
+                    block_size: *block_size,
+                },
+                hashes: hashes.clone(),
+                record,
+            };
+            let answer = self.index.overlap(request).await?;
+            Ok::<_, CallError>(OverlapView {
+                block_size: *block_size,
+                groups: answer.groups,
+                ceiling: answer.ceiling,
+                stored: answer.stored,
+                not_ready: answer.not_ready,
+                index_age: answer.index_age,
+            })
+        });
+        let answers = timeout(ASK_TIMEOUT, join_all(asked)).await.ok()?;
+        answers.into_iter().collect::<Result<_, _>>().ok()
+    }
+
+    /// Asks for the binding of the request's conversation.
+    pub(crate) async fn ask_affinity(&self, intake: &Intake) -> BindingAnswer {
+        let off = self.mind.lock().config().affinity() == affinity::Mode::Off;
+        let key = match &intake.conversation {
+            Some(key) if !off && intake.pin.is_none() => key,
+            _ => return BindingAnswer::NotAsked,
+        };
+        match within_deadline(self.affinity.get(key)).await {
+            Ok(Some(bound)) => BindingAnswer::Bound(Box::new(bound)),
+            Ok(None) => BindingAnswer::Unbound,
+            Err(_) => BindingAnswer::Silent,
+        }
+    }
+
+    /// The request's blocks, asking a tokenizer where that is needed.
+    pub(crate) async fn blocks(
+        &self,
+        source: TokenSource,
+        intake: &Intake,
+        fields: &Fields<'_>,
+        body: &[u8],
+        authorization: Option<&HeaderValue>,
+    ) -> Blocks {
+        let unknown = || Blocks {
+            isl: fields.estimated_tokens(),
+            hashes: Vec::new(),
+        };
+        match source {
+            TokenSource::Known(blocks) => blocks,
+            TokenSource::Nobody => unknown(),
+            TokenSource::Tokenizer => {
+                let tokens = self.tokenize(&intake.model, body, authorization);
+                let tokens = timeout(TOKENIZE_TIMEOUT, tokens).await;
+                match tokens.ok().flatten() {
+                    Some(tokens) => intake.blocks_of(self, &tokens),
+                    None => unknown(),
+                }
+            }
+        }
+    }
+
+    /// The engine's own tokens of a request, chat template and all. None when no engine gives them: the
+    /// request is then placed without, which the decision says.
+    async fn tokenize(
+        &self,
+        model: &ModelName,
+        body: &[u8],
+        authorization: Option<&HeaderValue>,
+    ) -> Option<Vec<u32>> {
+        let request = vllm::tokenize_request(body).ok()?;
+        let mut workers = self.mind.serving(model, self.clock.now());
+        if workers.is_empty() {
+            return None;
+        }
+        let next = self.tokenizer.fetch_add(1, Ordering::Relaxed) % workers.len();
+        let mut headers = vec![("content-type".to_owned(), "application/json".to_owned())];
+        if let Some(key) = authorization.and_then(|it| it.to_str().ok()) {
+            headers.push(("authorization".to_owned(), key.to_owned()));
+        }
+        let head = CallHead {
+            worker: workers.swap_remove(next).id,
+            dp_rank: None,
+            method: "POST".to_owned(),
+            path: "/tokenize".to_owned(),
+            headers,
+            usage_injected: false,
+        };
+        let (head, mut stream) = self.dispatch.call(head, Bytes::from(request)).await.ok()?;
+        if head.status != 200 {
+            return None;
+        }
+        let mut answer = Vec::new();
+        while let Some(down) = stream.next().await {
+            match down.ok()? {
+                Down::Chunk(chunk) if answer.len() + chunk.len() <= TOKENIZE_LIMIT => {
+                    answer.extend_from_slice(&chunk);
+                }
+                Down::Chunk(_) => return None,
+                Down::End(_) => break,
+            }
+        }
+        Some(vllm::parse_tokenized(&answer).ok()?.tokens)
+    }
+
+    /// Counts an answer to a client.
+    pub(crate) fn count(&self, model: Option<&ModelName>, status: StatusCode) {
+        let model = model.map_or(UNKNOWN_MODEL, ModelName::as_str);
+        let labels = [model, status.as_str()];
+        self.metrics.requests.with_label_values(&labels).inc();
+    }
+}
+
+/// The answer of a service that a request waits for.
+pub(crate) async fn within_deadline<T>(
+    call: impl Future<Output = Result<T, CallError>>,
+) -> Result<T, CallError> {
+    timeout(ASK_TIMEOUT, call)
+        .await
+        .unwrap_or(Err(CallError::DeadlineExceeded {
+            service: "affinity",
+        }))
+}

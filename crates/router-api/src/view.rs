@@ -1,0 +1,10 @@
+//! What the router says of itself, as JSON: the admin API, `/v1/route` and `explain`.
+
+mod decision;
+mod fleet;
+mod names;
+mod waterfall;
+
+pub(crate) use decision::DecisionView;
+pub(crate) use fleet::{TargetView, WorkerView};
+pub(crate) use waterfall::TotalsView;

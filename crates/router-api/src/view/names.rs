@@ -1,0 +1,86 @@
+//! Names of variants in JSON. Part of the API: they outlive the variants' own.
+
+use affinity::MoveReason;
+use domain::{EngineKind, TargetState};
+use placement::{Barred, Choice, Place};
+use routing::{BindingAction, Reason, Status};
+
+pub(super) fn choice(choice: &Choice) -> String {
+    match &choice.place {
+        Place::Target(target) => target.to_string(),
+        Place::Worker { worker, epoch } => format!("{worker}#{epoch}"),
+    }
+}
+
+pub(super) fn reason(reason: Reason) -> String {
+    use placement::Reason as By;
+    match reason {
+        Reason::Policy(By::Turn) => "turn".to_owned(),
+        Reason::Policy(By::Drawn) => "drawn".to_owned(),
+        Reason::Policy(By::LessBusyOfTwo) => "less_busy_of_two".to_owned(),
+        Reason::Policy(By::LeastCost) => "least_cost".to_owned(),
+        Reason::Policy(By::NearTie { among }) => format!("near_tie_of_{among}"),
+        Reason::Policy(By::Rendezvous { among }) => format!("rendezvous_of_{among}"),
+        Reason::Bound => "bound".to_owned(),
+        Reason::BoundForLackOfOthers => "bound_for_lack_of_others".to_owned(),
+        Reason::Followed => "followed".to_owned(),
+        Reason::Pinned => "pinned".to_owned(),
+    }
+}
+
+pub(super) fn binding(action: BindingAction) -> String {
+    match action {
+        BindingAction::None => "none".to_owned(),
+        BindingAction::Create => "create".to_owned(),
+        BindingAction::Keep => "keep".to_owned(),
+        BindingAction::Rebind(why) => format!("rebind_{}", moved(why)),
+    }
+}
+
+pub(super) const fn state(state: TargetState) -> &'static str {
+    match state {
+        TargetState::Warming => "warming",
+        TargetState::Ready => "ready",
+        TargetState::Suspect => "suspect",
+        TargetState::Partial => "partial",
+        TargetState::Draining => "draining",
+        TargetState::Gone => "gone",
+    }
+}
+
+pub(super) const fn engine(engine: EngineKind) -> &'static str {
+    match engine {
+        EngineKind::Vllm => "vllm",
+        EngineKind::Sglang => "sglang",
+        EngineKind::TensorRtLlm => "tensorrt-llm",
+    }
+}
+
+pub(super) const fn barred(barred: Barred) -> &'static str {
+    match barred {
+        Barred::Tried => "tried",
+        Barred::FailedLately => "failed_lately",
+    }
+}
+
+pub(super) const fn status(status: Status) -> &'static str {
+    match status {
+        Status::Served => "served",
+        Status::Refused => "refused",
+        Status::Failed => "failed",
+        Status::Invalid => "invalid",
+        Status::Cancelled => "cancelled",
+    }
+}
+
+const fn moved(why: MoveReason) -> &'static str {
+    match why {
+        MoveReason::Fenced => "fenced",
+        MoveReason::Gone => "gone",
+        MoveReason::Drained => "drained",
+        MoveReason::PrefixLost => "prefix_lost",
+        MoveReason::Operator => "operator",
+        MoveReason::Failed => "failed",
+        MoveReason::Observed => "observed",
+    }
+}
