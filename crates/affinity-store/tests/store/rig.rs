@@ -145,13 +145,14 @@ impl Rig {
             shutdown,
             running,
         };
-        for _ in 0..100 {
-            if rig.context.health.missing().is_empty() && rig.store.list(1).await.is_ok() {
-                return rig;
+        let ready = async {
+            while !rig.context.health.missing().is_empty() || rig.store.list(1).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            tokio::task::yield_now().await;
-        }
-        panic!("not ready: {:?}", rig.context.health.missing());
+        };
+        let within = Duration::from_secs(10);
+        tokio::time::timeout(within, ready).await.unwrap();
+        rig
     }
 
     /// Ends it as a crash does: nothing is finished.

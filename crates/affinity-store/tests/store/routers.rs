@@ -1,21 +1,14 @@
-//! What routers can rely on when they ask the store for bindings.
-
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test ends where its rig does not work"
-)]
-
-mod rig;
+//! Over a bus in memory, in paused time.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
+use crate::rig::*;
 use affinity::{Binding, MoveReason, TurnEnd};
 use affinity_store::Config;
 use bus::Expect;
 use contracts::Encoding as _;
 use contracts::rpc::CallError;
-use rig::*;
 use tokio::task::JoinSet;
 
 fn provisional(target: &str) -> Option<(String, bool)> {
