@@ -3,8 +3,8 @@
 use domain::{DpRank, Timestamp};
 
 use crate::Event;
-use crate::fields::decode_event;
 use crate::msgpack::{Broken, Cursor, Item};
+use crate::streamed::decode_event;
 
 /// The largest payload that is read, in bytes: some three million tokens, tens of times what a step stores.
 const MAX_PAYLOAD_BYTES: usize = 16 << 20;
@@ -101,59 +101,56 @@ pub fn decode_batch(payload: &[u8]) -> Result<EventBatch, BatchError> {
         return Err(BatchError::TrailingBytes);
     }
     Ok(EventBatch {
-        ts: time(parts.ts.ok_or(BatchError::Time)?)?,
-        dp_rank: parts.rank.map(rank).transpose()?.flatten(),
-        events: events(parts.events.ok_or(BatchError::Events)?)?,
+        ts: parts.ts.ok_or(BatchError::Time)?,
+        dp_rank: parts.dp_rank,
+        events: parts.events.ok_or(BatchError::Events)?,
     })
 }
 
-/// The parts of a batch, each one whole msgpack value.
+/// The parts of a batch as far as they have been read.
 #[derive(Default)]
-struct Parts<'a> {
-    ts: Option<&'a [u8]>,
-    events: Option<&'a [u8]>,
-    rank: Option<&'a [u8]>,
+struct Parts {
+    ts: Option<Timestamp>,
+    events: Option<Vec<Event>>,
+    dp_rank: Option<DpRank>,
 }
 
-fn array_parts<'a>(cursor: &mut Cursor<'a>, elements: usize) -> Result<Parts<'a>, BatchError> {
+fn array_parts(cursor: &mut Cursor<'_>, elements: usize) -> Result<Parts, BatchError> {
     let mut parts = Parts::default();
     for position in 0..elements {
-        let value = Some(cursor.value()?);
         match position {
-            0 => parts.ts = value,
-            1 => parts.events = value,
-            2 => parts.rank = value,
-            _ => {}
+            0 => parts.ts = Some(time(cursor)?),
+            1 => parts.events = Some(events(cursor)?),
+            2 => parts.dp_rank = rank(cursor)?,
+            _ => _ = cursor.value()?,
         }
     }
     Ok(parts)
 }
 
-fn map_parts<'a>(cursor: &mut Cursor<'a>, pairs: usize) -> Result<Parts<'a>, BatchError> {
+fn map_parts(cursor: &mut Cursor<'_>, pairs: usize) -> Result<Parts, BatchError> {
     let mut parts = Parts::default();
     for _ in 0..pairs {
-        let key = Cursor::new(cursor.value()?).item()?;
-        let value = Some(cursor.value()?);
-        match key {
-            Item::Text(b"ts") => parts.ts = value,
-            Item::Text(b"events") => parts.events = value,
-            Item::Text(b"data_parallel_rank" | b"attn_dp_rank") => parts.rank = value,
-            _ => {}
+        match cursor.element()?.0 {
+            Item::Text(b"ts") => parts.ts = Some(time(cursor)?),
+            Item::Text(b"events") => parts.events = Some(events(cursor)?),
+            Item::Text(b"data_parallel_rank" | b"attn_dp_rank") => parts.dp_rank = rank(cursor)?,
+            _ => _ = cursor.value()?,
         }
     }
     Ok(parts)
 }
 
-fn time(value: &[u8]) -> Result<Timestamp, BatchError> {
-    match Cursor::new(value).item()? {
+fn time(cursor: &mut Cursor<'_>) -> Result<Timestamp, BatchError> {
+    match cursor.item()? {
         Item::Float(seconds) => Ok(Timestamp::from_secs_f64(seconds)),
         Item::Unsigned(seconds) => Ok(Timestamp::from_micros(seconds.saturating_mul(1_000_000))),
         _ => Err(BatchError::Time),
     }
 }
 
-fn rank(value: &[u8]) -> Result<Option<DpRank>, BatchError> {
-    match Cursor::new(value).item()? {
+fn rank(cursor: &mut Cursor<'_>) -> Result<Option<DpRank>, BatchError> {
+    match cursor.item()? {
         Item::Nil => Ok(None),
         Item::Unsigned(rank) => u32::try_from(rank)
             .map(|rank| Some(DpRank::new(rank)))
@@ -162,15 +159,12 @@ fn rank(value: &[u8]) -> Result<Option<DpRank>, BatchError> {
     }
 }
 
-fn events(value: &[u8]) -> Result<Vec<Event>, BatchError> {
-    let mut cursor = Cursor::new(value);
+fn events(cursor: &mut Cursor<'_>) -> Result<Vec<Event>, BatchError> {
     let Item::Array(count) = cursor.item()? else {
         return Err(BatchError::Events);
     };
     if count > MAX_EVENTS {
         return Err(BatchError::TooManyEvents { events: count });
     }
-    (0..count)
-        .map(|_| Ok(decode_event(cursor.value()?)))
-        .collect()
+    (0..count).map(|_| Ok(decode_event(cursor)?)).collect()
 }

@@ -12,6 +12,7 @@ mod fields;
 mod frames;
 mod msgpack;
 mod stored;
+mod streamed;
 pub mod trtllm;
 pub mod vllm;
 

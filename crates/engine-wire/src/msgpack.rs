@@ -124,10 +124,13 @@ impl<'a> Cursor<'a> {
         let mut pending = 1_usize;
         while pending > 0 {
             pending -= 1;
+            if self.number().is_some() {
+                continue;
+            }
             let elements = match self.item()? {
                 Item::Array(values) => values,
                 Item::Map(pairs) => pairs.saturating_mul(2),
-                _ => 0,
+                _ => continue,
             };
             pending = pending.saturating_add(elements);
             if pending > self.rest.len() {
@@ -135,6 +138,31 @@ impl<'a> Cursor<'a> {
             }
         }
         Ok(&start[..start.len() - self.rest.len()])
+    }
+
+    /// Takes a number from 0 to 2^32 - 1 if one stands here: token ids are most of what engines send.
+    pub(crate) fn number(&mut self) -> Option<u32> {
+        let (number, rest) = match self.rest {
+            [byte @ 0x00..=0x7f, rest @ ..] => (u32::from(*byte), rest),
+            [0xcc, byte, rest @ ..] => (u32::from(*byte), rest),
+            [0xcd, high, low, rest @ ..] => (u16::from_be_bytes([*high, *low]).into(), rest),
+            [0xce, a, b, c, d, rest @ ..] => (u32::from_be_bytes([*a, *b, *c, *d]), rest),
+            _ => return None,
+        };
+        self.rest = rest;
+        Some(number)
+    }
+
+    /// Takes one whole value: its first item, and a cursor over its elements.
+    pub(crate) fn element(&mut self) -> Result<(Item<'a>, Self), Broken> {
+        let mut whole = *self;
+        let item = self.item()?;
+        let inside = *self;
+        if matches!(item, Item::Array(_) | Item::Map(_)) {
+            whole.value()?;
+            *self = whole;
+        }
+        Ok((item, inside))
     }
 
     fn take<const N: usize>(&mut self) -> Result<[u8; N], Broken> {
@@ -184,4 +212,32 @@ impl<'a> Cursor<'a> {
 
 fn signed(value: i64) -> Item<'static> {
     u64::try_from(value).map_or(Item::Negative(value), Item::Unsigned)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{Broken, Cursor};
+
+    proptest! {
+        #[test]
+        fn values_end_where_an_independent_reader_ends_them(
+            bytes in proptest::collection::vec(prop_oneof![any::<u8>(), 0x80..0xe0_u8], 0..48),
+        ) {
+            let mut ours = Cursor::new(&bytes);
+            let mut theirs = &bytes[..];
+            let read = rmpv::decode::read_value_ref(&mut theirs);
+            match ours.value() {
+                Ok(value) => {
+                    prop_assert!(read.is_ok());
+                    prop_assert_eq!(value.len(), bytes.len() - theirs.len());
+                    prop_assert_eq!(ours.rest, theirs);
+                }
+                // The independent reader takes the reserved byte for nil.
+                Err(Broken::Reserved) => {}
+                Err(Broken::Truncated) => prop_assert!(read.is_err() || bytes.contains(&0xc1)),
+            }
+        }
+    }
 }

@@ -1,0 +1,12 @@
+//! The crate against captured and hand-made bytes of real engines.
+
+#![cfg(test)]
+
+mod corpus;
+mod damage;
+mod dialect;
+mod meaning;
+mod replay;
+mod round_trip;
+mod shapes;
+mod trtllm;
