@@ -1,15 +1,36 @@
 //! Keeps, from the log of KV-cache events, which target holds which prefix, and answers who does.
+//!
+//! One task reads the log and writes the index ([`run`]); readers share it ([`answers`]). Each target's
+//! stream is followed by its own cursor ([`position`]): repeats are dropped, holes make the target suspect
+//! and are asked for again ([`resync`]). What is applied is saved behind the index ([`store`]), and a restart
+//! takes up there and reads the rest of the log.
 
 mod answers;
 mod config;
+mod fleet;
+mod metrics;
+mod partitions;
+mod pieces;
+mod position;
+mod resync;
+mod run;
+mod saving;
+mod store;
+mod tables;
+mod writer;
 
 use std::sync::Arc;
 
 use bus::Bus;
 use contracts::rpc::{Feed, Index};
-use service_kit::{CancellationToken, Context};
+use service_kit::{CancellationToken, Component, Context};
 
-use answers::Answers;
+use crate::answers::Answers;
+use crate::metrics::Metrics;
+use crate::partitions::Partitions;
+use crate::run::{Looks, Loop};
+use crate::tables::Watched;
+use crate::writer::Writer;
 
 pub use config::Config;
 
@@ -19,24 +40,28 @@ pub struct Indexer {
     bus: Arc<dyn Bus>,
     feed: Arc<dyn Feed>,
     context: Context,
+    metrics: Metrics,
+    health: Component,
     answers: Arc<Answers>,
 }
 
 impl Indexer {
-    /// An indexer that has read nothing yet.
+    /// An indexer that has read nothing yet, and waits in `context.health` until it is level with the log
+    /// as it was at the start. Fails if its metrics are registered already.
     pub fn new(
         config: Config,
         bus: Arc<dyn Bus>,
         feed: Arc<dyn Feed>,
         context: Context,
-    ) -> anyhow::Result<Self> {
-        let answers = Arc::new(Answers::new(&config, context.clock));
+    ) -> Result<Self, prometheus::Error> {
         Ok(Self {
+            metrics: Metrics::new(&context.registry)?,
+            health: context.health.component("indexer"),
+            answers: Arc::new(Answers::new(&config, context.clock)),
             config,
             bus,
             feed,
             context,
-            answers,
         })
     }
 
@@ -45,9 +70,41 @@ impl Indexer {
         self.answers.clone()
     }
 
-    /// Follows the log until told to stop.
+    /// Reads the store, then follows the log until told to stop. Fails only where the store's folder cannot
+    /// be used; what is wrong with the bus or the store's content is mended or waited for.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        shutdown.cancelled().await;
+        self.health.waiting("the store is being read");
+        let opening = saving::open(&self.config, self.metrics.clone());
+        let (saving, index, loaded) = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return Ok(()),
+            opened = opening => opened?,
+        };
+        tracing::info!(ranks = loaded.ranks.len(), "store read");
+        self.answers.write().index = index;
+        let clock = self.context.clock;
+        let mut writer = Writer::new(
+            self.answers.clone(),
+            self.feed,
+            self.metrics.clone(),
+            clock,
+            self.config.gone_grace(),
+        );
+        writer.take_up(&loaded);
+        let running = Loop {
+            bus: self.bus,
+            answers: self.answers,
+            writer,
+            partitions: Partitions::new(|partition| loaded.cursors.get(&partition).copied()),
+            saving,
+            metrics: self.metrics,
+            clock,
+            health: self.health,
+            fleet: Watched::fleet(),
+            incarnations: Watched::incarnations(),
+            looks: Looks::default(),
+        };
+        running.run(shutdown).await;
         Ok(())
     }
 }

@@ -171,6 +171,11 @@ impl PrefixIndex {
         fenced
     }
 
+    /// The lowest epoch of `worker` that is heard; none if it was never fenced.
+    pub fn fence_of(&self, worker: &WorkerId) -> Option<Epoch> {
+        self.fences.get(worker).copied()
+    }
+
     /// The fences, by worker.
     pub fn fences(&self) -> impl Iterator<Item = (&WorkerId, Epoch)> {
         self.fences.iter().map(|(worker, epoch)| (worker, *epoch))

@@ -1,0 +1,244 @@
+//! The loop: one task that owns the writer, the partitions and the store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bus::{Bus, BusError, Tail};
+use contracts::Encoding;
+use domain::{KvBatch, Timestamp};
+use service_kit::{CancellationToken, Clock, Component};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::MissedTickBehavior;
+use tracing::{debug, info, warn};
+
+use crate::answers::Answers;
+use crate::metrics::Metrics;
+use crate::partitions::{self, Item, Opened, Partitions, Read};
+use crate::saving::Saving;
+use crate::tables::{self, Watched};
+use crate::writer::Writer;
+
+/// How often the loop looks at what is due.
+const TICK: Duration = Duration::from_millis(50);
+/// How long what was applied may wait for a save.
+const SAVE_AFTER: Duration = Duration::from_millis(200);
+/// How many operations may wait for a save.
+const SAVE_OPS: usize = 1000;
+/// How many may wait while one is going on, before the log is not read on: some seconds of a busy fleet.
+const MAX_UNSAVED_OPS: usize = 50_000;
+/// How often the tails of the log are asked for, and gauges set.
+const LOOK_AFTER: Duration = Duration::from_millis(500);
+/// Ticks between sweeps of the fleet and of what was let go.
+const TIDY_AFTER: Duration = Duration::from_secs(1);
+
+/// Everything that the loop owns.
+pub(crate) struct Loop {
+    pub(crate) bus: Arc<dyn Bus>,
+    pub(crate) answers: Arc<Answers>,
+    pub(crate) writer: Writer,
+    pub(crate) partitions: Partitions,
+    pub(crate) saving: Saving,
+    pub(crate) metrics: Metrics,
+    pub(crate) clock: Clock,
+    pub(crate) health: Component,
+    pub(crate) fleet: Watched,
+    pub(crate) incarnations: Watched,
+    pub(crate) looks: Looks,
+}
+
+/// The ends of the partitions, and when they were asked for.
+type Look = (Timestamp, Result<Vec<(u32, Tail)>, BusError>);
+
+/// Asking how long the log is.
+#[derive(Default)]
+pub(crate) struct Looks {
+    asked_at: Timestamp,
+    tidied_at: Timestamp,
+    asking: JoinSet<Look>,
+    /// Whether the index has been level once.
+    was_level: bool,
+    /// Where the log ended when it was last asked, until the index has come so far.
+    goal: Option<(Timestamp, Vec<(u32, Tail)>)>,
+}
+
+impl Loop {
+    pub(crate) async fn run(mut self, shutdown: CancellationToken) {
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let may_read = !self.saving.is_on() || self.writer.unsaved_ops() < MAX_UNSAVED_OPS;
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => break,
+                done = self.saving.done() => self.saving.note(done),
+                answer = self.writer.resyncs.answered() => {
+                    self.writer.resyncs.note(answer, self.clock.now());
+                }
+                changes = self.incarnations.next() => match changes {
+                    Some(changes) => tables::incarnations(&mut self.writer, changes),
+                    None => self.metrics.reopened.inc(),
+                },
+                changes = self.fleet.next() => match changes {
+                    Some(changes) => {
+                        tables::registrations(&mut self.writer, changes, self.clock.now());
+                    }
+                    None => self.metrics.reopened.inc(),
+                },
+                Some(tails) = self.looks.asking.join_next() => self.looked(tails),
+                _ = ticks.tick() => self.tick().await,
+                Some(read) = self.partitions.next(), if may_read => self.read(read),
+            }
+            self.save_if_due();
+        }
+        self.stop().await;
+    }
+
+    fn read(&mut self, Read { partition, item }: Read) {
+        match item {
+            Item::Record(delivered) => {
+                let before = self.partitions.took(partition, delivered.offset);
+                match KvBatch::from_bytes(&delivered.record.0) {
+                    Ok(batch) => self.writer.take(batch, before),
+                    Err(error) => {
+                        self.metrics.batch("malformed");
+                        let offset = delivered.offset.0;
+                        warn!(partition, offset, %error, "unreadable batch skipped");
+                    }
+                }
+            }
+            Item::Ended(error) => {
+                self.metrics.reopened.inc();
+                if let Some(error) = &error {
+                    warn!(partition, %error, "reading the log ended");
+                }
+                if self
+                    .partitions
+                    .ended(partition, error.as_ref(), self.clock.now())
+                {
+                    self.writer.lose(partition);
+                }
+            }
+        }
+    }
+
+    async fn tick(&mut self) {
+        let now = self.clock.now();
+        for watched in [&mut self.incarnations, &mut self.fleet] {
+            if let Err(error) = watched.ensure(&*self.bus, now).await {
+                warn!(%error, "watch failed");
+            }
+        }
+        // Only then: what has ended must be known before what it said is read.
+        if self.incarnations.has_caught_up() && self.fleet.has_caught_up() {
+            self.open_partitions(now).await;
+        } else {
+            self.health
+                .waiting("the tables of the fleet have not been read");
+        }
+        if LOOK_AFTER <= now.since(self.looks.asked_at) && self.looks.asking.is_empty() {
+            self.looks.asked_at = now;
+            let bus = self.bus.clone();
+            self.looks
+                .asking
+                .spawn(async move { (now, partitions::tails(&*bus).await) });
+            self.writer.report();
+        }
+        if TIDY_AFTER <= now.since(self.looks.tidied_at) {
+            self.looks.tidied_at = now;
+            self.writer.tick();
+        }
+        self.check_goal();
+    }
+
+    async fn open_partitions(&mut self, now: Timestamp) {
+        for partition in self.partitions.to_open(now) {
+            match self.partitions.open(&*self.bus, partition, now).await {
+                Ok(Opened::Continued) => debug!(partition, "reading the log"),
+                Ok(Opened::Lost) => {
+                    warn!(
+                        partition,
+                        "records were lost or the log began anew; resynchronising"
+                    );
+                    self.writer.lose(partition);
+                }
+                Err(error) => warn!(partition, %error, "open the log"),
+            }
+        }
+    }
+
+    fn looked(&mut self, looked: Result<Look, JoinError>) {
+        match looked {
+            Ok((at, Ok(tails))) => {
+                for (partition, tail) in &tails {
+                    if self.partitions.is_another(*partition, tail) {
+                        self.partitions.reopen(*partition);
+                        self.looks.goal = None;
+                    }
+                }
+                // An older goal is nearer, so it is kept until it is reached.
+                self.looks.goal.get_or_insert((at, tails));
+                self.check_goal();
+            }
+            Ok((_, Err(error))) => debug!(%error, "ask for the tails of the log"),
+            Err(error) => warn!(%error, "asking for the tails of the log broke off"),
+        }
+    }
+
+    /// The index is level with the log as of when it was asked how long it is, once it has come so far.
+    fn check_goal(&mut self) {
+        let Some((at, tails)) = &self.looks.goal else {
+            return;
+        };
+        let reached =
+            |(partition, tail): &&(u32, Tail)| self.partitions.has_reached(*partition, tail);
+        let behind = tails.iter().filter(|it| !reached(it)).count();
+        if behind == 0 {
+            self.answers.level(*at);
+            self.health.ready();
+            self.looks.was_level = true;
+            self.looks.goal = None;
+        } else if !self.looks.was_level {
+            self.health.waiting(format!(
+                "{behind} partitions of the log are still to be read"
+            ));
+        }
+    }
+
+    fn save_if_due(&mut self) {
+        if !self.saving.is_on() {
+            if SAVE_OPS <= self.writer.unsaved_ops() {
+                drop(self.writer.gather());
+            }
+            return;
+        }
+        if !self.saving.is_idle() {
+            return;
+        }
+        let now = self.clock.now();
+        let waited = now.since(self.saving.last_save());
+        if SAVE_AFTER <= waited || SAVE_OPS <= self.writer.unsaved_ops() {
+            self.save(now);
+        }
+    }
+
+    fn save(&mut self, now: Timestamp) {
+        let mut changes = self.writer.gather();
+        let cursors = self
+            .partitions
+            .changed(|partition| self.writer.held_since(partition));
+        changes.cursors = cursors.into_iter().collect();
+        if !changes.is_empty() {
+            self.saving.save(changes, now);
+        }
+    }
+
+    async fn stop(mut self) {
+        while !self.saving.is_idle() {
+            let done = self.saving.done().await;
+            self.saving.note(done);
+        }
+        self.save(self.clock.now());
+        self.saving.finish().await;
+        info!("stopped");
+    }
+}

@@ -1,0 +1,161 @@
+//! The index on disk, in sled: a cache of the log that a restart takes up in place of reading everything again.
+//!
+//! Not a key a block: each rank has a base, in chunks, and segments of applied operations on top of it. What
+//! is applied is gathered and written with the cursors of the log in one batch, which sled applies whole or
+//! not at all: so after a crash the store stands at some earlier moment, and the log from there on leads to
+//! the present. When a rank's segments outgrow its base, they are folded into a new one. Everything read is
+//! checked for being whole; a store that is not is moved aside and built anew.
+
+mod checkpoint;
+mod keys;
+mod load;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use contracts::index_store::{Fence, LogCursor, Segment, StoredRank};
+use contracts::{DecodeError, Encoding};
+
+pub(crate) use checkpoint::Folded;
+pub(crate) use keys::RankNumber;
+pub(crate) use load::{Loaded, LoadedRank};
+
+/// The version of the layout. Another one is not read: the store is rebuilt.
+const FORMAT: &[u8] = b"1";
+/// How many unusable stores are kept beside the new one.
+const MAX_BROKEN: u32 = 4;
+
+/// An open store. Every call blocks; clones are the same store.
+#[derive(Clone)]
+pub(crate) struct Store {
+    db: sled::Db,
+}
+
+/// What has changed since the last save.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// By partition; none where it must be read from the beginning.
+    pub(crate) cursors: BTreeMap<u32, Option<LogCursor>>,
+    pub(crate) fences: Vec<Fence>,
+    /// Ranks, each with what was applied since, which becomes the segment before its next one.
+    pub(crate) ranks: Vec<(RankNumber, StoredRank, Segment)>,
+    /// Ranks that are not there any more. The rest of them is [`Store::erase`]d later.
+    pub(crate) gone: Vec<RankNumber>,
+}
+
+impl Changes {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.cursors.is_empty()
+            && self.fences.is_empty()
+            && self.ranks.is_empty()
+            && self.gone.is_empty()
+    }
+}
+
+/// What one save wrote.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Saved {
+    /// Bytes of each rank's segment.
+    pub(crate) segments: Vec<(RankNumber, u64)>,
+}
+
+/// Why a store cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StoreError {
+    /// Somebody else has it open.
+    #[error("the index store is in use by another process")]
+    InUse,
+    /// sled says so.
+    #[error("use the index store")]
+    Sled(#[source] sled::Error),
+    /// A value does not decode.
+    #[error("read the index store")]
+    Decode(#[from] DecodeError),
+    /// Something is missing or contradicts itself.
+    #[error("the index store is damaged: {0}")]
+    Damaged(String),
+}
+
+impl From<sled::Error> for StoreError {
+    fn from(error: sled::Error) -> Self {
+        match error {
+            // The only sign that sled gives of a lock that is held.
+            sled::Error::Io(io) if io.to_string().contains("could not acquire lock") => Self::InUse,
+            other => Self::Sled(other),
+        }
+    }
+}
+
+impl Store {
+    /// Opens what is at `path`, or an empty store where there is nothing.
+    pub(crate) fn open(path: &Path, cache_mib: u64) -> Result<Self, StoreError> {
+        let db = sled::Config::new()
+            .path(path)
+            .cache_capacity(cache_mib.saturating_mul(1024 * 1024))
+            .flush_every_ms(Some(500))
+            .open()?;
+        match db.get(keys::FORMAT)? {
+            Some(format) if format == FORMAT => {}
+            Some(format) => {
+                return Err(StoreError::Damaged(format!("format {format:?} is unknown")));
+            }
+            None if db.is_empty() => {
+                db.insert(keys::FORMAT, FORMAT)?;
+            }
+            None => return Err(StoreError::Damaged("the format is missing".into())),
+        }
+        Ok(Self { db })
+    }
+
+    /// Writes all changes, or none.
+    pub(crate) fn save(&self, changes: &Changes) -> Result<Saved, StoreError> {
+        let mut batch = sled::Batch::default();
+        let mut saved = Saved::default();
+        for (partition, cursor) in &changes.cursors {
+            let key = keys::cursor(*partition);
+            match cursor {
+                Some(cursor) => batch.insert(key, &cursor.to_bytes()[..]),
+                None => batch.remove(key),
+            }
+        }
+        for fence in &changes.fences {
+            batch.insert(keys::fence(&fence.worker), &fence.to_bytes()[..]);
+        }
+        for (number, rank, segment) in &changes.ranks {
+            if !segment.ops.is_empty() {
+                let segment = segment.to_bytes();
+                saved.segments.push((*number, segment.len() as u64));
+                let written = rank.next_segment.saturating_sub(1);
+                batch.insert(keys::segment(*number, written), &segment[..]);
+            }
+            batch.insert(keys::rank(*number), &rank.to_bytes()[..]);
+        }
+        for number in &changes.gone {
+            batch.remove(keys::rank(*number));
+        }
+        self.db.apply_batch(batch)?;
+        Ok(saved)
+    }
+
+    /// Makes sure that everything saved outlives this process.
+    pub(crate) fn flush(&self) -> Result<(), StoreError> {
+        self.db.flush()?;
+        Ok(())
+    }
+}
+
+/// Moves an unusable store to the next free `NAME.broken-N`, or over the last of them.
+pub(crate) fn move_aside(path: &Path) -> std::io::Result<PathBuf> {
+    let beside = |number: u32| {
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".broken-{number}"));
+        path.with_file_name(name)
+    };
+    let free = (1..MAX_BROKEN).map(beside).find(|it| !it.exists());
+    let aside = free.unwrap_or_else(|| beside(MAX_BROKEN));
+    if aside.exists() {
+        std::fs::remove_dir_all(&aside)?;
+    }
+    std::fs::rename(path, &aside)?;
+    Ok(aside)
+}

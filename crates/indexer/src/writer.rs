@@ -1,0 +1,376 @@
+//! The only writer of the index: judges each batch, applies it, and notes what is to be saved.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bus::Offset;
+use contracts::index_store::{Fence, Segment, StoredRank};
+use contracts::rpc::Feed;
+use contracts::topics;
+use domain::{Epoch, KvBatch, KvOp, Target, TargetState, Timestamp, WorkerId};
+use prefix_index::{Applied, Claims};
+use service_kit::Clock;
+use tracing::{info, warn};
+
+use crate::answers::Answers;
+use crate::fleet::Fleet;
+use crate::metrics::Metrics;
+use crate::pieces::pieces;
+use crate::position::{MAX_PARTS, Position, Verdict};
+use crate::resync::Resyncs;
+use crate::store::{Changes, Loaded, RankNumber};
+
+/// Blocks swept at each tick, in steps short enough for readers.
+const SWEPT_PER_TICK: usize = 65_536;
+const SWEPT_PER_STEP: usize = 512;
+
+/// What the log has said, and what is known about who says it.
+pub(crate) struct Writer {
+    answers: Arc<Answers>,
+    metrics: Metrics,
+    clock: Clock,
+    pub(crate) fleet: Fleet,
+    pub(crate) resyncs: Resyncs,
+    ranks: BTreeMap<Target, Tracked>,
+    next_number: u64,
+    unsaved: Unsaved,
+}
+
+/// One target.
+struct Tracked {
+    number: RankNumber,
+    /// The partition of its events.
+    partition: u32,
+    position: Position,
+    next_segment: u64,
+    /// Applied and not yet gathered for a save.
+    ops: Vec<KvOp>,
+    /// Whether anything that is stored of it has changed since the last save.
+    changed: bool,
+}
+
+/// What the next save will hold besides the ranks' own changes.
+#[derive(Default)]
+struct Unsaved {
+    ops: usize,
+    fences: Vec<Fence>,
+    gone: Vec<RankNumber>,
+}
+
+impl Writer {
+    pub(crate) fn new(
+        answers: Arc<Answers>,
+        feed: Arc<dyn Feed>,
+        metrics: Metrics,
+        clock: Clock,
+        gone_grace: Duration,
+    ) -> Self {
+        Self {
+            answers,
+            clock,
+            fleet: Fleet::new(gone_grace),
+            resyncs: Resyncs::new(feed, metrics.clone()),
+            metrics,
+            ranks: BTreeMap::new(),
+            next_number: 0,
+            unsaved: Unsaved::default(),
+        }
+    }
+
+    /// Takes up what a store held; the index has it already.
+    pub(crate) fn take_up(&mut self, loaded: &Loaded) {
+        self.next_number = loaded.next_number;
+        for (number, rank) in &loaded.ranks {
+            let StoredRank {
+                target,
+                cursor,
+                awaiting,
+                next_segment,
+                ..
+            } = &rank.stored;
+            let mut tracked = Tracked::new(*number, target);
+            tracked.position = Position::at(*cursor, *awaiting);
+            tracked.next_segment = *next_segment;
+            self.ranks.insert(target.clone(), tracked);
+        }
+        // A fence may have been saved after the ranks it ended had been loaded.
+        let fences: Vec<(WorkerId, Epoch)> = {
+            let held = self.answers.read();
+            let fences = held.index.fences();
+            fences
+                .map(|(worker, epoch)| (worker.clone(), epoch))
+                .collect()
+        };
+        for (worker, epoch) in fences {
+            self.drop_below(&worker, epoch);
+        }
+        let now = self.clock.now();
+        let targets: Vec<Target> = self.ranks.keys().cloned().collect();
+        for target in targets {
+            self.settle(&target, now);
+        }
+    }
+
+    /// Takes one record of a partition; `before` is the record before it.
+    pub(crate) fn take(&mut self, batch: KvBatch, before: Option<Offset>) {
+        let target = batch.target.clone();
+        if batch.parts == 0 || MAX_PARTS < batch.parts {
+            warn!(%target, seq = %batch.seq, parts = batch.parts, "batch of too many parts dropped");
+            self.metrics.batch("malformed");
+            return;
+        }
+        if self.fleet.is_gone(&target.worker, target.epoch) {
+            self.metrics.batch("gone");
+            return;
+        }
+        let fence = self.answers.read().index.fence_of(&target.worker);
+        if fence.is_some_and(|fence| target.epoch < fence) {
+            self.metrics.batch("fenced");
+            return;
+        }
+        if fence != Some(target.epoch) {
+            // Only the owner of the epochs gives a higher one, so the lower ones have ended.
+            self.fence(&target.worker, target.epoch);
+        }
+        let now = self.clock.now();
+        self.fleet.heard(&target.worker, now);
+        let partial = self.claims(&target) != Some(Claims::Complete);
+        let engine_ts = batch.engine_ts;
+        let next_number = &mut self.next_number;
+        let tracked = self.ranks.entry(target.clone()).or_insert_with(|| {
+            *next_number += 1;
+            Tracked::new(RankNumber(*next_number - 1), &target)
+        });
+        let result = match tracked.position.take(batch, before, partial) {
+            Verdict::Apply(ops) => {
+                let next = tracked.position.next();
+                self.apply(&target, ops);
+                self.resyncs.progress(&target, next, now);
+                self.lag(&target, now.since(engine_ts));
+                "applied"
+            }
+            Verdict::Held => "held",
+            Verdict::Duplicate => "duplicate",
+            Verdict::Hole => {
+                tracked.changed = true;
+                "hole"
+            }
+        };
+        self.metrics.batch(result);
+        self.settle(&target, now);
+    }
+
+    /// Ends the incarnations of `worker` below `epoch`.
+    pub(crate) fn fence(&mut self, worker: &WorkerId, epoch: Epoch) {
+        let known = self.answers.read().index.fence_of(worker);
+        if known.is_some_and(|known| epoch <= known) {
+            return;
+        }
+        self.answers.write().index.fence(worker, epoch);
+        self.unsaved.fences.push(Fence {
+            worker: worker.clone(),
+            epoch,
+        });
+        self.drop_below(worker, epoch);
+    }
+
+    /// The log of `partition` is not the one that was read: whatever came of it may be incomplete.
+    pub(crate) fn lose(&mut self, partition: u32) {
+        let now = self.clock.now();
+        let mut lost = Vec::new();
+        for (target, tracked) in &mut self.ranks {
+            if tracked.partition == partition {
+                tracked.position.lose();
+                tracked.changed = true;
+                lost.push(target.clone());
+            }
+        }
+        lost.iter().for_each(|target| self.settle(target, now));
+    }
+
+    /// Drops workers whose grace has ended, asks again for what is missing, and sweeps.
+    pub(crate) fn tick(&mut self) {
+        let now = self.clock.now();
+        self.resyncs.call_due(now);
+        let known: BTreeMap<WorkerId, Epoch> = self
+            .ranks
+            .keys()
+            .map(|it| (it.worker.clone(), it.epoch))
+            .collect();
+        for worker in self.fleet.expire(&known, now) {
+            info!(%worker, "dropped: neither registered nor heard of");
+            let targets = self.ranks.keys().filter(|it| it.worker == worker);
+            let targets: Vec<Target> = targets.cloned().collect();
+            for target in targets {
+                self.answers.write().index.forget(&target);
+                self.drop_rank(&target);
+            }
+        }
+        for _ in 0..SWEPT_PER_TICK / SWEPT_PER_STEP {
+            if !self.answers.write().index.sweep(SWEPT_PER_STEP) {
+                break;
+            }
+        }
+    }
+
+    /// Sets the gauges.
+    pub(crate) fn report(&self) {
+        let held = self.answers.read();
+        for rank in held.index.ranks() {
+            let dp_rank = rank.target.dp_rank.to_string();
+            let labels = [rank.target.worker.as_str(), dp_rank.as_str()];
+            let blocks = i64::try_from(rank.blocks).unwrap_or(i64::MAX);
+            self.metrics.blocks.with_label_values(&labels).set(blocks);
+        }
+        self.metrics.not_ready.set(held.not_ready.len() as i64);
+        let departed = held.index.forgotten();
+        drop(held);
+        let carried = self.answers.carried().forgotten();
+        for (kind, blocks) in [("departed", departed), ("carried", carried)] {
+            let gauge = self.metrics.forgotten.with_label_values(&[kind]);
+            gauge.set(i64::try_from(blocks).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Operations applied and not yet gathered.
+    pub(crate) fn unsaved_ops(&self) -> usize {
+        self.unsaved.ops
+    }
+
+    /// The record of `partition` after which a restart must read to get parts held only in memory; none if
+    /// no parts are held.
+    pub(crate) fn held_since(&self, partition: u32) -> Option<Option<Offset>> {
+        let of_partition = self.ranks.values().filter(|it| it.partition == partition);
+        of_partition.filter_map(|it| it.position.held_since()).min()
+    }
+
+    /// Gathers what has changed since the last time, without the cursors of the log.
+    pub(crate) fn gather(&mut self) -> Changes {
+        let unsaved = std::mem::take(&mut self.unsaved);
+        let mut changes = Changes {
+            fences: unsaved.fences,
+            gone: unsaved.gone,
+            ..Changes::default()
+        };
+        let held = self.answers.read();
+        for (target, tracked) in &mut self.ranks {
+            if !std::mem::take(&mut tracked.changed) {
+                continue;
+            }
+            let ops = std::mem::take(&mut tracked.ops);
+            tracked.next_segment += u64::from(!ops.is_empty());
+            let rank = StoredRank {
+                target: target.clone(),
+                cursor: tracked.position.cursor(),
+                awaiting: tracked.position.awaiting(),
+                claims: held
+                    .index
+                    .rank(target)
+                    .map_or(Claims::Complete, |it| it.claims),
+                next_segment: tracked.next_segment,
+            };
+            changes.ranks.push((tracked.number, rank, Segment { ops }));
+        }
+        changes
+    }
+
+    fn claims(&self, target: &Target) -> Option<Claims> {
+        self.answers.read().index.rank(target).map(|it| it.claims)
+    }
+
+    fn apply(&mut self, target: &Target, ops: Vec<KvOp>) {
+        let tracked = self
+            .ranks
+            .get_mut(target)
+            .expect("a judged target is tracked");
+        tracked.changed = true;
+        let mut all = Applied::default();
+        for op in ops.into_iter().flat_map(pieces) {
+            // One lock an operation: readers come in between.
+            match self.answers.write().index.apply(target, &op) {
+                Ok(applied) => all += applied,
+                Err(fenced) => {
+                    // `take` has compared the epochs, and fences come from this task alone.
+                    warn!(%target, %fenced, "operation refused");
+                    return;
+                }
+            }
+            tracked.ops.push(op);
+            self.unsaved.ops += 1;
+        }
+        self.metrics.applied(&all);
+        let capacity = self.fleet.kv_blocks(&target.worker);
+        if let (Some(Claims::Partial { announced }), Some(capacity)) =
+            (self.claims(target), capacity)
+            && capacity <= announced
+        {
+            self.answers.write().index.complete(target);
+            info!(%target, announced, "complete: it has announced as much as it can hold");
+        }
+    }
+
+    fn lag(&self, target: &Target, lag: Duration) {
+        let dp_rank = target.dp_rank.to_string();
+        let labels = [target.worker.as_str(), dp_rank.as_str()];
+        let gauge = self.metrics.lag_seconds.with_label_values(&labels);
+        gauge.set(lag.as_secs_f64());
+    }
+
+    /// Makes the answers and the requests to the feed say what `target` now is.
+    fn settle(&mut self, target: &Target, now: Timestamp) {
+        let Some(tracked) = self.ranks.get(target) else {
+            return;
+        };
+        let next = tracked.position.next();
+        let suspect = tracked.position.is_suspect();
+        let state = match self.claims(target) {
+            _ if suspect => Some(TargetState::Suspect),
+            Some(Claims::Partial { .. }) => Some(TargetState::Partial),
+            Some(Claims::Complete) | None => None,
+        };
+        let known = self.answers.read().not_ready.get(target).copied();
+        if known != state {
+            info!(%target, from = ?known, to = ?state, %next, "claims changed");
+            let mut held = self.answers.write();
+            match state {
+                Some(state) => held.not_ready.insert(target.clone(), state),
+                None => held.not_ready.remove(target),
+            };
+        }
+        if suspect {
+            self.resyncs.want(target, next, now);
+        } else {
+            self.resyncs.done(target);
+        }
+    }
+
+    fn drop_below(&mut self, worker: &WorkerId, epoch: Epoch) {
+        let ended = |it: &&Target| it.worker == *worker && it.epoch < epoch;
+        let ended: Vec<Target> = self.ranks.keys().filter(ended).cloned().collect();
+        ended.iter().for_each(|target| self.drop_rank(target));
+    }
+
+    /// Forgets all about `target` but what the index itself has.
+    fn drop_rank(&mut self, target: &Target) {
+        if let Some(tracked) = self.ranks.remove(target) {
+            self.unsaved.gone.push(tracked.number);
+        }
+        self.answers.write().not_ready.remove(target);
+        self.resyncs.done(target);
+        self.metrics.forget(target);
+    }
+}
+
+impl Tracked {
+    fn new(number: RankNumber, target: &Target) -> Self {
+        Self {
+            number,
+            partition: topics::kv_events_of(&target.worker, target.dp_rank).index,
+            position: Position::default(),
+            next_segment: 0,
+            ops: Vec::new(),
+            changed: true,
+        }
+    }
+}
