@@ -69,6 +69,17 @@ impl LiveTable {
         }
     }
 
+    /// The newest revision.
+    pub fn last(&self) -> Revision {
+        self.lock().last
+    }
+
+    /// Makes later revisions be above `floor`.
+    pub fn raise(&self, floor: Revision) {
+        let mut held = self.lock();
+        held.last = held.last.max(floor);
+    }
+
     /// The latest value of `key`.
     pub fn get(&self, key: &Key) -> Option<Entry> {
         self.lock().cells.get(key).and_then(Cell::entry)
