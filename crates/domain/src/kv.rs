@@ -1,5 +1,7 @@
 //! KV-cache events after their token ids have ended: what `kv-events` carries.
 
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
 use crate::{BlockHash, EngineHash, EventSeq, Namespace, Target, Tier, Timestamp};
 
 /// One engine batch of one rank, or a part of it.
@@ -84,6 +86,13 @@ pub struct StoredBlock {
 /// A keyed hash of an engine's `session_id`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionTag(pub u64);
+
+impl SessionTag {
+    /// The xxh3-64 of the session's id, seeded with the xxh3-64 of the deployment's secret.
+    pub fn of(session: &str, secret: &[u8]) -> Self {
+        Self(xxh3_64_with_seed(session.as_bytes(), xxh3_64(secret)))
+    }
+}
 
 /// Why a rank's state is void.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

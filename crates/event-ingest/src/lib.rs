@@ -1,1 +1,25 @@
-//! event-ingest
+//! Turns the KV events of every engine in `fleet` into the log. Token ids end here: what leaves is hashes.
+//!
+//! Each rank with an endpoint has a subscriber, which only reads its socket into a bounded queue, and a task
+//! that decides with `event-feed`, translates, appends, and keeps how far it came.
+
+mod claims;
+mod config;
+mod epoch;
+mod metrics;
+mod outbox;
+mod parts;
+mod positions;
+mod rank;
+mod replay;
+mod resync;
+mod roster;
+mod service;
+mod subscriber;
+mod table;
+mod translate;
+mod warnings;
+mod worker;
+
+pub use config::Config;
+pub use service::{EventIngest, StartError};

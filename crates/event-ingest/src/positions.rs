@@ -1,0 +1,235 @@
+//! How far each rank was published, kept across restarts. What is lost of the last moment costs duplicates
+//! in the log, which readers drop; it is never ahead of the log.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use domain::{DpRank, Epoch, EventSeq, Timestamp, WorkerId};
+use event_feed::Position;
+use service_kit::Clock;
+use tokio::sync::mpsc;
+
+/// Writes are gathered for so long: a rank publishes up to a hundred times a second.
+const GATHER: Duration = Duration::from_millis(100);
+/// Reports waiting to be written: more than all ranks of a large fleet send while one write lasts.
+const QUEUE: usize = 4_096;
+/// A rank that published nothing for so long is forgotten at the next start; if it is still there, its
+/// worker begins a new incarnation.
+const KEEP: Duration = Duration::from_secs(30 * 24 * 3600);
+/// The store's page cache in bytes: it holds some fifty bytes a rank.
+const CACHE_BYTES: u64 = 1 << 20;
+
+/// One rank of one worker.
+pub(crate) type RankKey = (WorkerId, DpRank);
+
+/// Why the store cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("keep positions in {path}")]
+pub(crate) struct PositionsError {
+    path: String,
+    #[source]
+    source: sled::Error,
+}
+
+/// The store of a service that is not running yet.
+pub(crate) struct Positions {
+    path: String,
+    db: sled::Db,
+    kept: BTreeMap<RankKey, Position>,
+}
+
+/// Where ranks report to.
+#[derive(Clone)]
+pub(crate) struct PositionReports(mpsc::Sender<(RankKey, Position)>);
+
+impl PositionReports {
+    /// Returns once the report is queued; it is dropped only when the service ends.
+    pub(crate) async fn send(&self, rank: RankKey, position: Position) {
+        let _ended = self.0.send((rank, position)).await;
+    }
+}
+
+impl Positions {
+    /// Opens the store in `folder`, creating it if need be.
+    pub(crate) fn open(folder: &Path, now: Timestamp) -> Result<Self, PositionsError> {
+        let path = folder.display().to_string();
+        let failed = |source| PositionsError {
+            path: path.clone(),
+            source,
+        };
+        let db = sled::Config::new()
+            .path(folder)
+            .cache_capacity(CACHE_BYTES)
+            // This store decides itself when it is flushed.
+            .flush_every_ms(None)
+            .open()
+            .map_err(failed)?;
+        let mut kept = BTreeMap::new();
+        for entry in db.iter() {
+            let (key, value) = entry.map_err(failed)?;
+            match (read_key(&key), read_value(&value)) {
+                (Some(rank), Some((position, saved))) if now.since(saved) <= KEEP => {
+                    kept.insert(rank, position);
+                }
+                (Some(_), Some(_)) => {
+                    db.remove(&key).map_err(failed)?;
+                }
+                _ => {
+                    tracing::error!(?key, "a kept position is unreadable and was removed");
+                    db.remove(&key).map_err(failed)?;
+                }
+            }
+        }
+        Ok(Self { path, db, kept })
+    }
+
+    /// What was kept of `worker`.
+    pub(crate) fn of(&self, worker: &WorkerId) -> BTreeMap<DpRank, Position> {
+        let of_worker = self.kept.iter().filter(|((id, _), _)| id == worker);
+        of_worker
+            .map(|((_, rank), position)| (*rank, *position))
+            .collect()
+    }
+
+    /// Takes note of what a writer has been told, for ranks that are taken up again.
+    pub(crate) fn note(&mut self, written: BTreeMap<RankKey, Position>) {
+        self.kept.extend(written);
+    }
+
+    /// A writer over the same store, and where to report to it. It ends when all reports are dropped.
+    pub(crate) fn writer(&self, clock: Clock) -> (PositionReports, Writer) {
+        let (sender, reports) = mpsc::channel(QUEUE);
+        let writer = Writer {
+            path: self.path.clone(),
+            db: self.db.clone(),
+            reports,
+            clock,
+        };
+        (PositionReports(sender), writer)
+    }
+}
+
+/// Writes what ranks report.
+pub(crate) struct Writer {
+    path: String,
+    db: sled::Db,
+    reports: mpsc::Receiver<(RankKey, Position)>,
+    clock: Clock,
+}
+
+impl Writer {
+    /// Writes until nobody can report any more.
+    pub(crate) async fn run(mut self) -> Result<(), PositionsError> {
+        while let Some((rank, position)) = self.reports.recv().await {
+            let mut gathered = BTreeMap::from([(rank, position)]);
+            let gathering = async {
+                while let Some((rank, position)) = self.reports.recv().await {
+                    gathered.insert(rank, position);
+                }
+            };
+            // Either the time is over, or nobody reports any more: both end the gathering.
+            let _over = tokio::time::timeout(GATHER, gathering).await;
+            self.write(gathered)
+                .await
+                .map_err(|source| PositionsError {
+                    path: self.path.clone(),
+                    source,
+                })?;
+        }
+        Ok(())
+    }
+
+    async fn write(&self, gathered: BTreeMap<RankKey, Position>) -> Result<(), sled::Error> {
+        let now = self.clock.now();
+        let mut batch = sled::Batch::default();
+        for (rank, position) in gathered {
+            batch.insert(key(&rank), &value(position, now)[..]);
+        }
+        self.db.apply_batch(batch)?;
+        self.db.flush_async().await?;
+        Ok(())
+    }
+}
+
+/// The worker's name and the rank in big endian.
+fn key((worker, rank): &RankKey) -> Vec<u8> {
+    let mut key = worker.as_str().as_bytes().to_vec();
+    key.extend(rank.get().to_be_bytes());
+    key
+}
+
+fn read_key(key: &[u8]) -> Option<RankKey> {
+    let (worker, rank) = key.split_last_chunk::<4>()?;
+    let worker = std::str::from_utf8(worker).ok()?;
+    Some((
+        WorkerId::new(worker).ok()?,
+        DpRank::new(u32::from_be_bytes(*rank)),
+    ))
+}
+
+/// Epoch, number, engine time and time of writing, each a big-endian u64.
+fn value(position: Position, now: Timestamp) -> [u8; 32] {
+    let words = [
+        position.epoch.get(),
+        position.seq.get(),
+        position.engine_ts.as_micros(),
+        now.as_micros(),
+    ];
+    let mut value = [0; 32];
+    for (bytes, word) in value.chunks_exact_mut(8).zip(words) {
+        bytes.copy_from_slice(&word.to_be_bytes());
+    }
+    value
+}
+
+fn read_value(value: &[u8]) -> Option<(Position, Timestamp)> {
+    let value: &[u8; 32] = value.try_into().ok()?;
+    let word = |index: usize| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&value[index * 8..][..8]);
+        u64::from_be_bytes(bytes)
+    };
+    let position = Position {
+        epoch: Epoch::new(word(0)),
+        seq: EventSeq::new(word(1)),
+        engine_ts: Timestamp::from_micros(word(2)),
+    };
+    Some((position, Timestamp::from_micros(word(3))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_reported_is_there_after_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = Clock::system();
+        let worker: WorkerId = "10.0.0.1:8000".parse().unwrap();
+        let position = |seq| Position {
+            epoch: Epoch::new(3),
+            seq: EventSeq::new(seq),
+            engine_ts: Timestamp::from_micros(77),
+        };
+        let positions = Positions::open(folder.path(), clock.now()).unwrap();
+        let (reports, writer) = positions.writer(clock);
+        let rank = |rank| (worker.clone(), DpRank::new(rank));
+        for seq in 0..100 {
+            reports.send(rank(0), position(seq)).await;
+        }
+        reports.send(rank(1), position(7)).await;
+        drop((reports, positions));
+        writer.run().await.unwrap();
+        let positions = Positions::open(folder.path(), clock.now()).unwrap();
+        let kept = [
+            (DpRank::new(0), position(99)),
+            (DpRank::new(1), position(7)),
+        ];
+        assert_eq!(positions.of(&worker), BTreeMap::from(kept));
+        drop(positions);
+        let much_later = clock.now() + KEEP + KEEP;
+        let positions = Positions::open(folder.path(), much_later).unwrap();
+        assert_eq!(positions.of(&worker), BTreeMap::new());
+    }
+}

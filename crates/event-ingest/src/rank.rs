@@ -1,0 +1,438 @@
+//! One rank's task: reads what its sockets bring, does what its feed says.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use bus::Bus;
+use domain::{DpRank, Epoch, EventSeq, KvOp, RankEndpoint, Worker};
+use engine_wire::EventBatch;
+use event_feed::{Action, DropCause, Message, Position, RankFeed, ReplayOffer, Rules};
+use service_kit::CancellationToken;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::claims::{Claims, Refused};
+use crate::config::Config;
+use crate::epoch::{EpochError, Known, WorkerEpoch};
+use crate::metrics::RankMetrics;
+use crate::outbox::{FlushError, Outbox};
+use crate::positions::PositionReports;
+use crate::replay::{self, Replayed};
+use crate::subscriber::Intake;
+use crate::translate::Translator;
+use crate::warnings::Warnings;
+
+/// Live messages held back while a replay runs; a rank publishes up to some hundred a second, and ten
+/// thousand are replayed in less than one.
+const HOLD_LIMIT: usize = 1_024;
+/// Replays in a row that may bring nothing before what is missing is given up.
+const REPLAY_ATTEMPTS: u32 = 4;
+/// Inputs taken before what they say is appended, if they wait already.
+const BURST: usize = 256;
+
+/// Why a rank's task cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RankError {
+    #[error(transparent)]
+    Flush(#[from] FlushError),
+    #[error("raise the epoch of {worker}")]
+    Epoch {
+        worker: String,
+        #[source]
+        source: EpochError,
+    },
+}
+
+/// A request to publish a rank's messages again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Resync {
+    pub(crate) dp_rank: DpRank,
+    pub(crate) epoch: Epoch,
+    pub(crate) from: EventSeq,
+}
+
+/// What a rank's task is made of.
+pub(crate) struct Parts {
+    pub(crate) worker: Worker,
+    /// Its place among the worker's endpoints.
+    pub(crate) socket: usize,
+    pub(crate) endpoint: RankEndpoint,
+    /// What is kept of the worker's ranks.
+    pub(crate) kept: Arc<BTreeMap<DpRank, Position>>,
+    pub(crate) epoch_now: Epoch,
+    pub(crate) epoch: WorkerEpoch,
+    pub(crate) claims: Claims,
+    pub(crate) config: Arc<Config>,
+    pub(crate) bus: Arc<dyn Bus>,
+    pub(crate) reports: PositionReports,
+    pub(crate) metrics: RankMetrics,
+    pub(crate) intake: mpsc::Receiver<Intake>,
+    pub(crate) resyncs: mpsc::Receiver<Resync>,
+    /// Dropped when the first attempt to reach the rank has ended, well or not.
+    pub(crate) first_attempt: Option<mpsc::Sender<Infallible>>,
+}
+
+pub(crate) struct RankTask {
+    parts: Parts,
+    feed: RankFeed<EventBatch>,
+    translator: Translator,
+    outbox: Outbox,
+    epochs: watch::Receiver<Option<Known>>,
+    replay: Option<mpsc::Receiver<Replayed>>,
+    replays: JoinSet<()>,
+    reachable: bool,
+    last_heard: Instant,
+    warnings: Warnings,
+}
+
+/// What wakes the task.
+enum Input {
+    Epoch(Epoch),
+    Resync(Resync),
+    Replayed(Replayed),
+    Intake(Intake),
+    Silence,
+}
+
+impl RankTask {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let rank = parts.endpoint.dp_rank;
+        let secret = parts.config.session_secret.as_deref().map(Arc::from);
+        let (model, block_size) = (parts.worker.model.clone(), parts.worker.block_size);
+        let mut epochs = parts.epoch.subscribe();
+        // It may have been raised since `epoch_now` was read.
+        epochs.mark_changed();
+        Self {
+            feed: feed_of(&parts, rank, parts.epoch_now),
+            translator: Translator::new(model, block_size, secret),
+            outbox: outbox_of(&parts, rank),
+            epochs,
+            replay: None,
+            replays: JoinSet::new(),
+            reachable: false,
+            last_heard: Instant::now(),
+            warnings: Warnings::default(),
+            parts,
+        }
+    }
+
+    /// Runs until `shutdown`, and returns how far it came.
+    pub(crate) async fn run(
+        mut self,
+        shutdown: CancellationToken,
+    ) -> Result<Option<(DpRank, Position)>, RankError> {
+        match self.follow(&shutdown).await {
+            Ok(()) | Err(RankError::Flush(FlushError::ShuttingDown)) => {}
+            Err(error) => return Err(error),
+        }
+        let rank = self.outbox.dp_rank();
+        Ok(self.outbox.reached().map(|position| (rank, position)))
+    }
+
+    async fn follow(&mut self, shutdown: &CancellationToken) -> Result<(), RankError> {
+        loop {
+            let input = tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return Ok(()),
+                input = self.next() => input,
+            };
+            self.take(input, shutdown).await?;
+            for _ in 0..BURST {
+                let Some(input) = self.next_waiting() else {
+                    break;
+                };
+                self.take(input, shutdown).await?;
+                if self.outbox.is_full() {
+                    break;
+                }
+            }
+            self.flush(shutdown).await?;
+            if self.reachable && self.feed.is_following() {
+                self.parts.first_attempt = None;
+            }
+        }
+    }
+
+    async fn next(&mut self) -> Input {
+        let silence = self.last_heard + self.parts.config.silence();
+        tokio::select! {
+            biased;
+            Ok(()) = self.epochs.changed() => Input::Epoch(self.epoch_known()),
+            Some(resync) = self.parts.resyncs.recv() => Input::Resync(resync),
+            replayed = received(&mut self.replay) => Input::Replayed(replayed),
+            Some(intake) = self.parts.intake.recv() => Input::Intake(intake),
+            () = sleep_until(silence) => Input::Silence,
+        }
+    }
+
+    /// An input that is there already. Replayed messages come first: live ones are held back meanwhile.
+    fn next_waiting(&mut self) -> Option<Input> {
+        if let Some(replay) = &mut self.replay
+            && let Ok(replayed) = replay.try_recv()
+        {
+            return Some(Input::Replayed(replayed));
+        }
+        self.parts.intake.try_recv().ok().map(Input::Intake)
+    }
+
+    fn epoch_known(&mut self) -> Epoch {
+        let known = *self.epochs.borrow_and_update();
+        known.map_or(self.feed.epoch(), |known| known.epoch)
+    }
+
+    async fn take(&mut self, input: Input, shutdown: &CancellationToken) -> Result<(), RankError> {
+        let actions = match input {
+            Input::Epoch(epoch) => self.raised(epoch),
+            Input::Resync(resync) if resync.dp_rank == self.outbox.dp_rank() => {
+                tracing::info!(target = %self.name(), from = %resync.from, "resync asked");
+                self.feed.resync(resync.epoch, resync.from)
+            }
+            Input::Resync(_) => Vec::new(),
+            Input::Replayed(replayed) => self.take_replayed(replayed),
+            Input::Intake(intake) => self.take_intake(intake),
+            Input::Silence => {
+                self.last_heard = Instant::now();
+                if self.reachable && self.feed.is_following() {
+                    self.feed.verify()
+                } else {
+                    Vec::new()
+                }
+            }
+        };
+        self.carry_out(actions, shutdown).await
+    }
+
+    fn take_replayed(&mut self, replayed: Replayed) -> Vec<Action<EventBatch>> {
+        match replayed {
+            Replayed::Message(message) => match self.admit(&message) {
+                Admitted::Yes => self.feed.replayed(message),
+                // The replay begins anew for the rank that the publisher speaks for.
+                Admitted::AsAnotherRank => self.feed.verify(),
+                Admitted::No => Vec::new(),
+            },
+            Replayed::End => {
+                self.replay = None;
+                self.feed.replay_ended()
+            }
+            Replayed::Failed => {
+                self.replay = None;
+                self.parts.first_attempt = None;
+                self.feed.replay_failed()
+            }
+        }
+    }
+
+    fn take_intake(&mut self, intake: Intake) -> Vec<Action<EventBatch>> {
+        self.last_heard = Instant::now();
+        match intake {
+            Intake::Connected => {
+                self.reachable = true;
+                self.feed.verify()
+            }
+            Intake::Unreachable => {
+                self.reachable = false;
+                self.parts.first_attempt = None;
+                Vec::new()
+            }
+            Intake::Lost => self.feed.verify(),
+            Intake::Message(message) => match self.admit(&message) {
+                Admitted::Yes => self.feed.live(message),
+                Admitted::AsAnotherRank => {
+                    let mut actions = self.feed.verify();
+                    actions.extend(self.feed.live(message));
+                    actions
+                }
+                Admitted::No => Vec::new(),
+            },
+        }
+    }
+
+    /// Whether a message may be taken for this rank's. The rank that a message names counts for more than
+    /// the one its socket was registered for.
+    fn admit(&mut self, message: &Message<EventBatch>) -> Admitted {
+        let own = self.outbox.dp_rank();
+        let named = message.payload.dp_rank.unwrap_or(own);
+        match self.parts.claims.claim(self.parts.socket, named) {
+            Ok(()) if named == own => Admitted::Yes,
+            Ok(()) => {
+                tracing::info!(registered = %own, %named, "the publisher speaks for another rank");
+                self.feed = feed_of(&self.parts, named, self.feed.epoch());
+                self.outbox = outbox_of(&self.parts, named);
+                Admitted::AsAnotherRank
+            }
+            Err(refused) => {
+                self.refuse(named, refused);
+                Admitted::No
+            }
+        }
+    }
+
+    fn refuse(&mut self, named: DpRank, why: Refused) {
+        self.parts.metrics.event(why.label());
+        if self.warnings.is_due(why.label()) {
+            let endpoint = &self.parts.endpoint.publish;
+            tracing::warn!(target = %self.name(), endpoint, %named, %why, "message refused");
+        }
+    }
+
+    fn raised(&mut self, epoch: Epoch) -> Vec<Action<EventBatch>> {
+        if self.feed.epoch() < epoch {
+            self.replay = None;
+            self.translator.reset();
+        }
+        self.feed.epoch_raised(epoch)
+    }
+
+    async fn carry_out(
+        &mut self,
+        actions: Vec<Action<EventBatch>>,
+        shutdown: &CancellationToken,
+    ) -> Result<(), RankError> {
+        let mut todo = VecDeque::from(actions);
+        while let Some(action) = todo.pop_front() {
+            match action {
+                Action::Deliver { epoch, message } => self.deliver(epoch, &message),
+                Action::Reset { position, reason } => {
+                    tracing::warn!(target = %self.name(), seq = %position.seq, ?reason, "rank reset");
+                    self.parts.metrics.event("reset");
+                    self.outbox.add(position, vec![KvOp::Reset { reason }]);
+                }
+                Action::AskReplay { from, attempt } => self.ask(from, attempt),
+                Action::RaiseEpoch { above } => {
+                    // What was published in this epoch goes out before the next begins.
+                    self.flush(shutdown).await?;
+                    let epoch = self.raise(above, shutdown).await?;
+                    todo.extend(self.raised(epoch));
+                }
+                Action::Gap { expected, found } => {
+                    self.parts.metrics.gap();
+                    if self.warnings.is_due("gap") {
+                        tracing::warn!(target = %self.name(), %expected, %found, "gap");
+                    }
+                }
+                Action::Drop { cause, .. } => self.parts.metrics.event(label(cause)),
+            }
+        }
+        Ok(())
+    }
+
+    fn deliver(&mut self, epoch: Epoch, message: &Message<EventBatch>) {
+        let translated = self.translator.translate(&message.payload);
+        let metrics = &self.parts.metrics;
+        metrics.event("published");
+        for (reason, count) in translated.skipped {
+            metrics.events(reason, count);
+        }
+        let position = Position {
+            epoch,
+            seq: message.seq,
+            engine_ts: message.engine_ts,
+        };
+        self.outbox.add(position, translated.ops);
+    }
+
+    fn ask(&mut self, from: EventSeq, attempt: u32) {
+        // One replay at a time: what an earlier one still brings is not wanted.
+        self.replays.abort_all();
+        while self.replays.try_join_next().is_some() {}
+        let (sender, receiver) = mpsc::channel(replay::QUEUE);
+        self.replay = Some(receiver);
+        if let Some(endpoint) = self.parts.endpoint.replay.clone() {
+            let request = replay::Request {
+                endpoint,
+                from,
+                attempt,
+                patience: self.parts.config.replay_timeout(),
+            };
+            let fetching = replay::fetch(request, sender, self.parts.metrics.clone());
+            self.replays.spawn(fetching);
+        }
+    }
+
+    async fn raise(&self, above: Epoch, shutdown: &CancellationToken) -> Result<Epoch, RankError> {
+        let why = format!("rank {} restarted", self.outbox.dp_rank());
+        loop {
+            match self.parts.epoch.raise(above, &why).await {
+                Ok(epoch) => return Ok(epoch),
+                Err(error) if error.is_retryable() => {
+                    tracing::warn!(target = %self.name(), %error, "trying again");
+                }
+                Err(source) => {
+                    return Err(RankError::Epoch {
+                        worker: self.parts.worker.id.to_string(),
+                        source,
+                    });
+                }
+            }
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return Err(FlushError::ShuttingDown.into()),
+                () = sleep(crate::epoch::RETRY) => {}
+            }
+        }
+    }
+
+    async fn flush(&mut self, shutdown: &CancellationToken) -> Result<(), RankError> {
+        let reached = self.feed.position();
+        Ok(self.outbox.flush(reached, shutdown).await?)
+    }
+
+    fn name(&self) -> domain::Target {
+        domain::Target {
+            worker: self.parts.worker.id.clone(),
+            epoch: self.feed.epoch(),
+            dp_rank: self.outbox.dp_rank(),
+        }
+    }
+}
+
+/// Whether a message is one of this task's rank.
+enum Admitted {
+    Yes,
+    /// It is, now that the task has become another rank's.
+    AsAnotherRank,
+    No,
+}
+
+fn feed_of(parts: &Parts, rank: DpRank, epoch: Epoch) -> RankFeed<EventBatch> {
+    let replay = match parts.endpoint.replay {
+        Some(_) => ReplayOffer::Offered,
+        None => ReplayOffer::Absent,
+    };
+    let rules = Rules {
+        replay,
+        hold_limit: HOLD_LIMIT,
+        attempts: REPLAY_ATTEMPTS,
+    };
+    match parts.kept.get(&rank) {
+        Some(position) if position.epoch == epoch => RankFeed::resume(*position, rules),
+        _ => RankFeed::attach(epoch, rules),
+    }
+}
+
+fn outbox_of(parts: &Parts, rank: DpRank) -> Outbox {
+    let worker = parts.worker.id.clone();
+    Outbox::new(worker, rank, parts.bus.clone(), parts.reports.clone())
+}
+
+/// The next of what the replay brings; a replay that ended without a word has failed. Waits for ever when
+/// none runs.
+async fn received(replay: &mut Option<mpsc::Receiver<Replayed>>) -> Replayed {
+    match replay {
+        Some(replay) => replay.recv().await.unwrap_or(Replayed::Failed),
+        None => std::future::pending().await,
+    }
+}
+
+fn label(cause: DropCause) -> &'static str {
+    match cause {
+        DropCause::Duplicate => "duplicate",
+        DropCause::Replayed => "replayed",
+        DropCause::Stale => "stale",
+        DropCause::HoldFull => "hold_full",
+        DropCause::Refetched => "refetched",
+        DropCause::Unasked => "unasked",
+    }
+}

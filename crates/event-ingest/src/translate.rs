@@ -1,0 +1,203 @@
+//! From an engine's words to the log's. Token ids end here.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use domain::{
+    BlockSize, EngineHash, KvOp, ModelName, Namespace, SessionTag, StoredBlock, StoredBlocks, Tier,
+    block_hashes,
+};
+use engine_wire::{Event, EventBatch, Lora, Medium, Stored};
+
+/// Blocks of salted sequences whose salt is remembered, because vLLM says it with the first block only. A
+/// rank of the largest engines holds some hundred thousand blocks. Beyond it the oldest are forgotten.
+const MAX_SALTED: usize = 1 << 18;
+
+/// One rank's translator. It remembers nothing but salts and which group is indexed.
+#[derive(Debug)]
+pub(crate) struct Translator {
+    model: ModelName,
+    block_size: BlockSize,
+    session_secret: Option<Arc<str>>,
+    /// The first group seen whose blocks stand for their prefix.
+    group: Option<u32>,
+    salts: Salts,
+}
+
+/// What a batch says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Translated {
+    pub(crate) ops: Vec<KvOp>,
+    /// Events left out, by reason: one of a fixed few names.
+    pub(crate) skipped: BTreeMap<&'static str, u64>,
+}
+
+impl Translator {
+    pub(crate) fn new(
+        model: ModelName,
+        block_size: BlockSize,
+        session_secret: Option<Arc<str>>,
+    ) -> Self {
+        Self {
+            model,
+            block_size,
+            session_secret,
+            group: None,
+            salts: Salts::default(),
+        }
+    }
+
+    /// Forgets what it learnt: what follows is another incarnation's.
+    pub(crate) fn reset(&mut self) {
+        self.group = None;
+        self.salts = Salts::default();
+    }
+
+    /// Translates one batch. Batches must come in the order of the log.
+    pub(crate) fn translate(&mut self, batch: &EventBatch) -> Translated {
+        let mut out = Translated::default();
+        for event in &batch.events {
+            match self.op(event) {
+                Ok(Some(op)) => out.ops.push(op),
+                Ok(None) => {}
+                Err(reason) => *out.skipped.entry(reason).or_default() += 1,
+            }
+        }
+        out
+    }
+
+    /// The op an event stands for, none if it changes nothing, or why it is left out.
+    fn op(&mut self, event: &Event) -> Result<Option<KvOp>, &'static str> {
+        match event {
+            Event::Stored(stored) => self.stored(stored).map(|it| Some(KvOp::Stored(it))),
+            Event::Removed(removed) => {
+                let op = KvOp::Removed {
+                    group: self.indexed_group(removed.group)?,
+                    engine_hashes: removed.block_hashes.clone(),
+                    tier: tier(&removed.medium)?,
+                };
+                Ok((!removed.block_hashes.is_empty()).then_some(op))
+            }
+            Event::Moved(moved) => Ok(Some(KvOp::Retiered {
+                group: 0,
+                engine_hashes: vec![moved.block_hash.clone()],
+                from: tier(&moved.from)?,
+                to: tier(&moved.to)?,
+            })),
+            // It comes from engines whose events this service does not read: they have no sockets.
+            Event::Gone { .. } => Err("gone"),
+            Event::Cleared | Event::Created { .. } => {
+                self.salts = Salts::default();
+                Ok(Some(KvOp::Cleared))
+            }
+            Event::NothingMoved => Ok(None),
+            Event::Unknown { .. } => Err("unknown_event"),
+            Event::Malformed { why } => Err(why.label()),
+        }
+    }
+
+    fn stored(&mut self, stored: &Stored) -> Result<StoredBlocks, &'static str> {
+        let tier = tier(&stored.medium)?;
+        let full = stored.full_blocks().map_err(|why| why.label())?;
+        if stored.block_size != self.block_size.get() {
+            return Err("block_size");
+        }
+        let group = stored.group.unwrap_or(0);
+        if *self.group.get_or_insert(group) != group {
+            return Err("other_group");
+        }
+        let salt = self.salt_of(stored);
+        let lora = match &stored.lora {
+            Some(Lora::Named(name)) => Some(name.clone()),
+            Some(Lora::Unnamed(_)) | None => None,
+        };
+        let namespace = Namespace {
+            model: self.model.clone(),
+            lora: lora.filter(|it| !it.is_empty()),
+            salt,
+            block_size: self.block_size,
+        };
+        let count = full.len();
+        let tokens = &stored.token_ids[..count * self.block_size.get() as usize];
+        let contents = block_hashes(tokens, self.block_size, namespace.seed());
+        let blocks: Vec<StoredBlock> = full
+            .zip(contents)
+            .map(|(block, block_hash)| StoredBlock {
+                engine_hash: block.engine_hash.clone(),
+                block_hash,
+            })
+            .collect();
+        if let Some(salt) = &namespace.salt {
+            let hashes = blocks.iter().map(|block| block.engine_hash.clone());
+            self.salts.remember(hashes, salt);
+        }
+        Ok(StoredBlocks {
+            group,
+            parent: stored.parent.clone(),
+            blocks,
+            tier,
+            namespace,
+            session: self.session_tag(stored),
+        })
+    }
+
+    /// The store's own salt, else its parent's. A parent whose salt was forgotten counts as unsalted: the
+    /// blocks then hang on a salted sequence under hashes that no request asks for, so they are not found,
+    /// but they are not taken for an unsalted request's either.
+    fn salt_of(&self, stored: &Stored) -> Option<Arc<str>> {
+        let own = stored.salt.as_ref().filter(|salt| !salt.is_empty());
+        let inherited = || self.salts.of(stored.parent.as_ref()?);
+        own.cloned().or_else(inherited)
+    }
+
+    fn session_tag(&self, stored: &Stored) -> Option<SessionTag> {
+        let secret = self.session_secret.as_ref()?;
+        let session = stored.session.as_ref()?;
+        Some(SessionTag::of(session, secret.as_bytes()))
+    }
+
+    fn indexed_group(&self, group: Option<u32>) -> Result<u32, &'static str> {
+        let group = group.unwrap_or(0);
+        match self.group {
+            Some(indexed) if indexed != group => Err("other_group"),
+            _ => Ok(group),
+        }
+    }
+}
+
+/// The salts of engine hashes, oldest first out.
+#[derive(Debug, Default)]
+struct Salts {
+    of: HashMap<EngineHash, Arc<str>>,
+    order: VecDeque<EngineHash>,
+}
+
+impl Salts {
+    fn of(&self, engine_hash: &EngineHash) -> Option<Arc<str>> {
+        self.of.get(engine_hash).cloned()
+    }
+
+    fn remember(&mut self, engine_hashes: impl Iterator<Item = EngineHash>, salt: &Arc<str>) {
+        for engine_hash in engine_hashes {
+            if self.of.insert(engine_hash.clone(), salt.clone()).is_none() {
+                self.order.push_back(engine_hash);
+            }
+        }
+        while MAX_SALTED < self.order.len() {
+            if let Some(oldest) = self.order.pop_front() {
+                self.of.remove(&oldest);
+            }
+        }
+    }
+}
+
+fn tier(medium: &Medium) -> Result<Tier, &'static str> {
+    match medium {
+        Medium::Tier(tier) => Ok(*tier),
+        Medium::Remote => Err("remote_medium"),
+        Medium::Unknown(_) => Err("unknown_medium"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

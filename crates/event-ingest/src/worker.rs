@@ -1,0 +1,188 @@
+//! One worker's tasks: its incarnation, and a subscriber and a rank task for each endpoint.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use bus::Bus;
+use domain::{DpRank, Epoch, KvEndpoints, RankEndpoint, Worker};
+use event_feed::Position;
+use service_kit::CancellationToken;
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::sleep;
+
+use crate::claims::Claims;
+use crate::config::Config;
+use crate::epoch::{EpochError, RETRY, WorkerEpoch};
+use crate::metrics::Metrics;
+use crate::positions::PositionReports;
+use crate::rank::{Parts, RankError, RankTask, Resync};
+use crate::subscriber::{self, Subscriber};
+use crate::warnings::Warnings;
+
+/// Resyncs waiting for one rank: each indexer asks for a rank once at a time.
+const RESYNCS: usize = 16;
+
+/// What all workers share.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) config: Arc<Config>,
+    pub(crate) bus: Arc<dyn Bus>,
+    pub(crate) reports: PositionReports,
+    pub(crate) metrics: Metrics,
+}
+
+pub(crate) struct WorkerTask {
+    pub(crate) worker: Worker,
+    pub(crate) kept: BTreeMap<DpRank, Position>,
+    pub(crate) epoch: WorkerEpoch,
+    pub(crate) shared: Shared,
+    pub(crate) resyncs: mpsc::Receiver<Resync>,
+    /// Dropped when all its ranks have been tried; none when readiness does not wait for them.
+    pub(crate) first_attempt: Option<mpsc::Sender<Infallible>>,
+}
+
+/// Why a worker's tasks cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WorkerError {
+    #[error("read the incarnation of {worker}")]
+    Epoch {
+        worker: String,
+        #[source]
+        source: EpochError,
+    },
+    #[error(transparent)]
+    Rank(#[from] RankError),
+    #[error("a task of a rank failed")]
+    Panicked(#[from] JoinError),
+}
+
+impl WorkerTask {
+    /// Runs until `shutdown`, and returns how far its ranks came.
+    pub(crate) async fn run(
+        self,
+        shutdown: CancellationToken,
+    ) -> Result<BTreeMap<DpRank, Position>, WorkerError> {
+        let Some(epoch_now) = self.first_epoch(&shutdown).await? else {
+            return Ok(BTreeMap::new());
+        };
+        let KvEndpoints::Zmq(endpoints) = self.worker.kv_endpoints.clone() else {
+            return Ok(BTreeMap::new());
+        };
+        let kept = Arc::new(self.kept.clone());
+        let claims = Claims::new(self.worker.clone());
+        let mut subscribers = JoinSet::new();
+        let mut ranks = JoinSet::new();
+        let mut rank_resyncs = Vec::new();
+        for (socket, endpoint) in endpoints.into_iter().enumerate() {
+            let (to, intake) = mpsc::channel(subscriber::QUEUE);
+            let (resyncs, for_rank) = mpsc::channel(RESYNCS);
+            rank_resyncs.push(resyncs);
+            subscribers.spawn(self.subscriber(&endpoint, to).run());
+            let parts = Parts {
+                worker: self.worker.clone(),
+                socket,
+                kept: kept.clone(),
+                epoch_now,
+                epoch: self.epoch.clone(),
+                claims: claims.clone(),
+                config: self.shared.config.clone(),
+                bus: self.shared.bus.clone(),
+                reports: self.shared.reports.clone(),
+                metrics: self.shared.metrics.of(&self.worker.id, endpoint.dp_rank),
+                intake,
+                resyncs: for_rank,
+                first_attempt: self.first_attempt.clone(),
+                endpoint,
+            };
+            ranks.spawn(RankTask::new(parts).run(shutdown.clone()));
+        }
+        self.attend(rank_resyncs, ranks, subscribers).await
+    }
+
+    /// Passes on resyncs until all ranks have ended.
+    async fn attend(
+        mut self,
+        rank_resyncs: Vec<mpsc::Sender<Resync>>,
+        mut ranks: JoinSet<Result<Option<(DpRank, Position)>, RankError>>,
+        mut subscribers: JoinSet<()>,
+    ) -> Result<BTreeMap<DpRank, Position>, WorkerError> {
+        // From here on only the ranks hold up readiness.
+        drop(self.first_attempt);
+        let mut reached = BTreeMap::new();
+        loop {
+            tokio::select! {
+                biased;
+                ended = ranks.join_next() => match ended {
+                    Some(ended) => reached.extend(ended??),
+                    None => return Ok(reached),
+                },
+                // They end with the rank they read for.
+                Some(ended) = subscribers.join_next() => ended?,
+                Some(resync) = self.resyncs.recv() => {
+                    for rank in &rank_resyncs {
+                        if let Err(TrySendError::Full(_)) = rank.try_send(resync) {
+                            let metrics = self.shared.metrics.of(&self.worker.id, resync.dp_rank);
+                            metrics.event("resync_overflow");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn subscriber(
+        &self,
+        endpoint: &RankEndpoint,
+        to: mpsc::Sender<subscriber::Intake>,
+    ) -> Subscriber {
+        Subscriber {
+            endpoint: endpoint.clone(),
+            to,
+            metrics: self.shared.metrics.of(&self.worker.id, endpoint.dp_rank),
+            warnings: Warnings::default(),
+        }
+    }
+
+    /// The epoch to begin with; none at the end of the process.
+    async fn first_epoch(
+        &self,
+        shutdown: &CancellationToken,
+    ) -> Result<Option<Epoch>, WorkerError> {
+        loop {
+            match self.epoch_to_join().await {
+                Ok(epoch) => return Ok(Some(epoch)),
+                Err(error) if error.is_retryable() => {
+                    tracing::warn!(worker = %self.worker.id, %error, "trying again");
+                }
+                Err(source) => {
+                    let worker = self.worker.id.to_string();
+                    return Err(WorkerError::Epoch { worker, source });
+                }
+            }
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return Ok(None),
+                () = sleep(RETRY) => {}
+            }
+        }
+    }
+
+    /// The table's epoch, if it is known how far any rank was published in it. Otherwise a new one: events
+    /// of an engine that is not there any more may lie in the log under the same numbers.
+    async fn epoch_to_join(&self) -> Result<Epoch, EpochError> {
+        let kept = self.kept.values().map(|position| position.epoch).max();
+        let table = self.epoch.read().await?;
+        match (table, kept) {
+            (None, None) => self.epoch.at_least(Epoch::FIRST, "first seen").await,
+            (Some(table), Some(kept)) if table == kept => Ok(table),
+            (table, kept) => {
+                let above = table.max(kept).unwrap_or(Epoch::FIRST);
+                let why = "taken up without its positions";
+                self.epoch.at_least(above.next(), why).await
+            }
+        }
+    }
+}
