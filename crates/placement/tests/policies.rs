@@ -1,5 +1,7 @@
 //! Each policy's decisions, computed by hand.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use domain::{BlockSize, Target, TargetState, Tokens};
 use placement::{
     Barred, Candidate, Choice, Held, NoCandidate, Place, Policy, Reason, Request, Snapshot, choose,

@@ -1,5 +1,7 @@
 //! The book of reservations against a naive one.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 

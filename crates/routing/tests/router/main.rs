@@ -1,0 +1,10 @@
+//! One router's mind, seen from outside.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod binding;
+mod fleet;
+mod lifecycle;
+mod replay;
+mod spread;
+mod world;
