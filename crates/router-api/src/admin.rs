@@ -7,8 +7,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use domain::Target;
-use serde_json::json;
+use serde_json::{Value, json};
 
+use crate::config::Config;
 use crate::error::ApiError;
 use crate::shared::Shared;
 use crate::view::{DecisionView, TargetView, TotalsView, WorkerView};
@@ -27,16 +28,16 @@ pub(crate) fn routes(shared: Arc<Shared>) -> Router {
         .with_state(shared)
 }
 
-pub(crate) async fn workers(State(shared): State<Arc<Shared>>) -> Json<Vec<WorkerView>> {
+pub(crate) async fn workers(State(shared): State<Arc<Shared>>) -> Json<Value> {
     let router = shared.mind.lock();
     let workers = router.workers().map(|worker| {
         let epoch = router.epoch(&worker.id).unwrap_or(worker.epoch);
         WorkerView::of(worker, epoch, router.prefill_rate(&worker.id))
     });
-    Json(workers.collect())
+    Json(json!({"workers": workers.collect::<Vec<_>>()}))
 }
 
-async fn targets(State(shared): State<Arc<Shared>>) -> Json<Vec<TargetView>> {
+async fn targets(State(shared): State<Arc<Shared>>) -> Json<Value> {
     let now = shared.clock.now();
     let router = shared.mind.lock();
     let targets = router.workers().flat_map(|worker| {
@@ -51,13 +52,13 @@ async fn targets(State(shared): State<Arc<Shared>>) -> Json<Vec<TargetView>> {
             TargetView::of(worker, &target, router.pending(&target, now))
         })
     });
-    Json(targets.collect())
+    Json(json!({"targets": targets.collect::<Vec<_>>()}))
 }
 
-async fn decisions(State(shared): State<Arc<Shared>>) -> Json<Vec<DecisionView>> {
+async fn decisions(State(shared): State<Arc<Shared>>) -> Json<Value> {
     let entries = shared.ledger.recent(LISTED);
     let views = entries.iter().map(|entry| DecisionView::of(entry, None));
-    Json(views.collect())
+    Json(json!({"decisions": views.collect::<Vec<_>>()}))
 }
 
 async fn decision(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
@@ -87,21 +88,11 @@ async fn waterfall(State(shared): State<Arc<Shared>>) -> Json<TotalsView> {
     Json(TotalsView::of(&shared.ledger.totals()))
 }
 
-async fn config(State(shared): State<Arc<Shared>>) -> Json<serde_json::Value> {
-    let config = &shared.config;
-    let affinity = match shared.mind.lock().config().affinity() {
-        affinity::Mode::Off => "off",
-        affinity::Mode::Hard => "hard",
-    };
-    Json(json!({
-        "listen": config.listen,
-        "policy": config.policy.name(),
-        "affinity": affinity,
-        "max_body": config.max_body,
-        "default_tenant": config.default_tenant.as_str(),
-        "usage_injection": config.usage_injection,
-        "expose_decision": config.expose_decision,
-        "allow_client_target": config.allow_client_target,
-        "drain_seconds": config.drain_seconds,
-    }))
+/// The settings in force: a baseline policy runs without affinity, whatever was set.
+async fn config(State(shared): State<Arc<Shared>>) -> Json<Config> {
+    let affinity = shared.mind.lock().config().affinity();
+    Json(Config {
+        affinity,
+        ..shared.config.clone()
+    })
 }

@@ -5,25 +5,26 @@ use std::net::{Ipv4Addr, SocketAddr};
 use affinity::Mode;
 use domain::TenantId;
 use placement::Policy;
-use serde::Deserialize;
 use serde::de::{self, Deserializer};
+use serde::ser::Serializer;
+use serde::{Deserialize, Serialize};
 
 /// The router's settings.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Where the OpenAI API is served.
     pub listen: SocketAddr,
     /// How targets are chosen for requests that are not bound to one.
-    #[serde(deserialize_with = "policy")]
+    #[serde(deserialize_with = "policy", serialize_with = "policy_name")]
     pub policy: Policy,
     /// Whether conversations are bound to targets. Baseline policies run as if it were off.
-    #[serde(deserialize_with = "affinity_mode")]
+    #[serde(deserialize_with = "affinity_mode", serialize_with = "affinity_name")]
     pub affinity: Mode,
     /// The longest request body, in bytes.
     pub max_body: usize,
     /// Whose requests they are when nothing else says it.
-    #[serde(deserialize_with = "tenant")]
+    #[serde(deserialize_with = "tenant", serialize_with = "tenant_name")]
     pub default_tenant: TenantId,
     /// Whether streamed answers are asked for their usage, which the client then does not see.
     pub usage_injection: bool,
@@ -70,6 +71,21 @@ fn policy<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Policy, D::Error
 fn tenant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TenantId, D::Error> {
     let text = String::deserialize(deserializer)?;
     TenantId::new(&text).map_err(de::Error::custom)
+}
+
+fn policy_name<S: Serializer>(policy: &Policy, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(policy.name())
+}
+
+fn tenant_name<S: Serializer>(tenant: &TenantId, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(tenant.as_str())
+}
+
+fn affinity_name<S: Serializer>(mode: &Mode, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(match mode {
+        Mode::Hard => "hard",
+        Mode::Off => "off",
+    })
 }
 
 fn affinity_mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Mode, D::Error> {

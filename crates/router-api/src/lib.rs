@@ -22,4 +22,4 @@ mod turn;
 mod view;
 
 pub use config::Config;
-pub use service::{BindError, RouterApi};
+pub use service::{BindError, Handle, RouterApi};

@@ -25,6 +25,8 @@ pub(crate) struct Metrics {
     pub(crate) degraded: IntCounterVec,
     /// Requests sent to another target after a failure.
     pub(crate) retries: IntCounter,
+    /// Conversations moved to another target.
+    pub(crate) rebinds: IntCounter,
     /// Requests that chose their target and were not allowed to.
     pub(crate) refused_targets: IntCounter,
     /// Conversation ids that were none.
@@ -94,6 +96,10 @@ impl Metrics {
             retries: counter(
                 "rankway_retries_total",
                 "Requests sent to another target after a failure",
+            )?,
+            rebinds: counter(
+                "rankway_rebinds_total",
+                "Conversations moved to another target",
             )?,
             refused_targets: counter(
                 "rankway_client_targets_removed_total",

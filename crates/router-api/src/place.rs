@@ -187,7 +187,11 @@ impl Placing<'_> {
         match moved {
             // Somebody else was first: join what it has become.
             Err(CallError::FailedPrecondition { .. }) => self.acquire(key, to).await,
-            other => other,
+            Ok(bound) => {
+                self.shared.metrics.rebinds.inc();
+                Ok(bound)
+            }
+            Err(error) => Err(error),
         }
     }
 

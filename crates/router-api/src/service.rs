@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use accounting::Totals;
 use anyhow::Context as _;
 use axum::serve::ListenerExt;
 use bus::Bus;
@@ -52,6 +53,35 @@ pub enum BindError {
     Metrics(#[from] prometheus::Error),
 }
 
+/// What can be asked of a router while it runs.
+#[derive(Clone)]
+pub struct Handle {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+impl Handle {
+    /// Where it listens.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its part of the admin API: `/api/v1/{workers,targets,decisions,decisions/{id},waterfall,config}`.
+    pub fn admin_routes(&self) -> axum::Router {
+        admin::routes(self.shared.clone())
+    }
+
+    /// The waterfall of all requests it has seen the end of.
+    pub fn totals(&self) -> Totals {
+        self.shared.ledger.totals()
+    }
+
+    /// How often it has moved a conversation to another target.
+    pub fn rebinds(&self) -> u64 {
+        self.shared.metrics.rebinds.get()
+    }
+}
+
 impl RouterApi {
     /// Listens on the configured address. Connections wait until [`RouterApi::run`].
     pub async fn bind(
@@ -92,14 +122,12 @@ impl RouterApi {
         })
     }
 
-    /// Where it listens.
-    pub const fn local_addr(&self) -> SocketAddr {
-        self.local_addr
-    }
-
-    /// Its part of the admin API: `/api/v1/{workers,targets,decisions,decisions/{id},waterfall,config}`.
-    pub fn admin(&self) -> axum::Router {
-        admin::routes(self.shared.clone())
+    /// What can be asked of it while it runs.
+    pub fn handle(&self) -> Handle {
+        Handle {
+            address: self.local_addr,
+            shared: self.shared.clone(),
+        }
     }
 
     /// Serves until `shutdown`; then accepts nothing more and lets streams end for `drain_seconds`.

@@ -3,16 +3,16 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// Where an engine's HTTP API is: `http://host:port` and nothing more.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct EngineUrl(HostPort);
 
 /// Where rank 0 publishes or replays KV events: `tcp://host:port`. A host of `*` is the engine's own.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct ZmqBase(HostPort);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -142,5 +142,23 @@ impl TryFrom<String> for ZmqBase {
 impl fmt::Display for EngineUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "http://{}:{}", self.0.host, self.0.port)
+    }
+}
+
+impl fmt::Display for ZmqBase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tcp://{}:{}", self.0.host, self.0.port)
+    }
+}
+
+impl From<EngineUrl> for String {
+    fn from(url: EngineUrl) -> Self {
+        url.to_string()
+    }
+}
+
+impl From<ZmqBase> for String {
+    fn from(base: ZmqBase) -> Self {
+        base.to_string()
     }
 }

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 
 use domain::{HeaderSpace, InvalidId, ModelName, WorkerId};
-use serde::Deserialize;
 use serde::de::{self, Deserializer};
+use serde::ser::Serializer;
+use serde::{Deserialize, Serialize};
 
 use crate::address::{EngineUrl, ZmqBase};
 
 /// The adapter's settings.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// The engines it speaks to.
@@ -17,19 +18,19 @@ pub struct Config {
 }
 
 /// One engine. What is left out is asked of the engine itself.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkerConfig {
     /// Where its HTTP API is, as `http://host:port`.
     pub url: EngineUrl,
     /// Its name; `host:port` of the URL when left out.
-    #[serde(default, deserialize_with = "worker_id")]
+    #[serde(default, deserialize_with = "worker_id", serialize_with = "text")]
     pub id: Option<WorkerId>,
     /// Which engine it is.
     #[serde(default)]
     pub engine: EngineName,
     /// The model it serves; the first that it lists when left out.
-    #[serde(default, deserialize_with = "model_name")]
+    #[serde(default, deserialize_with = "model_name", serialize_with = "text")]
     pub model: Option<ModelName>,
     /// How many attention-DP ranks it has.
     #[serde(default)]
@@ -55,7 +56,7 @@ pub struct WorkerConfig {
 }
 
 /// The engines there are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EngineName {
     /// vLLM.
@@ -64,7 +65,7 @@ pub enum EngineName {
 }
 
 /// How a front end numbers ranks; see [`HeaderSpace`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HeaderSpaceName {
     /// It takes no rank.
@@ -116,8 +117,8 @@ impl WorkerConfig {
 }
 
 impl Config {
-    /// The workers by name.
-    pub(crate) fn named(self) -> Result<Vec<(WorkerId, WorkerConfig)>, ConfigError> {
+    /// The workers by name. Fails when two have the same, or one has none.
+    pub fn named(self) -> Result<Vec<(WorkerId, WorkerConfig)>, ConfigError> {
         let mut ids = BTreeSet::new();
         self.workers
             .into_iter()
@@ -160,4 +161,11 @@ fn worker_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Worker
 fn model_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ModelName>, D::Error> {
     let text = String::deserialize(deserializer)?;
     ModelName::new(&text).map(Some).map_err(de::Error::custom)
+}
+
+fn text<S: Serializer>(value: &Option<impl ToString>, serializer: S) -> Result<S::Ok, S::Error> {
+    value
+        .as_ref()
+        .map(ToString::to_string)
+        .serialize(serializer)
 }

@@ -182,8 +182,11 @@ fn a_url_that_cannot_be_used_is_answered_with_one_that_can() {
 #[test]
 fn settings_say_which_key_is_wrong() {
     let read = |text: &str| serde_json::from_str::<Config>(text);
-    let config = read(r#"{"workers":[{"url":"http://a:1","header_space":"local"}]}"#).unwrap();
+    let text = r#"{"workers":[{"url":"http://a:1","header_space":"local","id":"w","kv_events":"tcp://*:1"}]}"#;
+    let config = read(text).unwrap();
     assert_eq!(config.workers[0].header_space, Some(HeaderSpaceName::Local));
+    let written = serde_json::to_string(&config).unwrap();
+    assert_eq!(read(&written).unwrap(), config);
     for (text, expected) in [
         (r#"{"workers":[{"url":"a:1"}]}"#, "write http://a:1"),
         (
