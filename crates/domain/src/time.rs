@@ -19,7 +19,7 @@ impl Timestamp {
     /// From seconds as engines send them. Negative, infinite and not-a-number become the origin.
     pub fn from_secs_f64(seconds: f64) -> Self {
         // A float to integer cast saturates and takes not-a-number to zero.
-        Self((seconds * 1e6) as u64)
+        Self((seconds * 1e6).round() as u64)
     }
 
     /// Microseconds since the origin.
