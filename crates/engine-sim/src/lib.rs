@@ -2,8 +2,8 @@
 //!
 //! It computes nothing, yet keeps what a router can notice: a prompt's cost in time, queues, ranks in lock
 //! step, prefix caches with evictions, cached tokens in `usage`, events with replay, the rank header and its
-//! errors. Text is real enough to hold a conversation: [`tokenize`](tokenizer) and the answers are
-//! deterministic, and a second turn's prompt extends the first one's tokens and answer exactly.
+//! errors. Text is real enough to hold a conversation: tokens and answers are deterministic, and a second
+//! turn's prompt extends the first one's tokens and answer exactly.
 //!
 //! Beyond vLLM's API it has `GET /debug/kv_blocks`: what each rank's cache holds, in the hashes of `domain`.
 

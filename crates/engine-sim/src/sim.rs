@@ -1,6 +1,7 @@
 //! A fake engine's life: bind everything, then run until told to stop.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -184,5 +185,6 @@ fn surface(
             u64::from(config.buffer_steps),
         ),
         clock: service_kit::Clock::system(),
+        next_answer: AtomicU64::new(0),
     }
 }

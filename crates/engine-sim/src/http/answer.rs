@@ -1,7 +1,7 @@
 //! Answers, whole or streamed, in OpenAI's shapes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use axum::body::{Body, Bytes};
 use axum::http::header;
@@ -18,9 +18,6 @@ use super::body::GenerateBody;
 use super::error::ApiError;
 use crate::driver::{Progress, Stopped};
 use crate::tokenizer::{self, END};
-
-/// Numbers answers within the process.
-static NEXT_ANSWER: AtomicU64 = AtomicU64::new(0);
 
 /// Which API an answer belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +87,7 @@ impl Answer {
     ) -> Self {
         let options = body.stream_options.as_ref();
         let created = surface.clock.now().as_secs_f64() as u64;
-        let number = NEXT_ANSWER.fetch_add(1, Ordering::Relaxed);
+        let number = surface.next_answer.fetch_add(1, Ordering::Relaxed);
         let model = body.model.as_deref().unwrap_or(surface.model.as_str());
         let mut answer = Self {
             kind,

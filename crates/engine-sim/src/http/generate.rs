@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderName};
+use axum::http::HeaderMap;
 use axum::response::Response;
 use domain::{DpRank, HashSeed, block_hashes, sequence_hashes};
+use engine_wire::vllm::RANK_HEADER;
 
 use super::answer::{Answer, Kind};
 use super::body::GenerateBody;
@@ -15,9 +16,8 @@ use super::{Shared, Surface};
 use crate::driver::Job;
 use crate::generator::Generator;
 
-const RANK_HEADER: HeaderName = HeaderName::from_static("x-data-parallel-rank");
-const SESSION_HEADER: HeaderName = HeaderName::from_static("x-session-id");
-const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-request-id");
+const SESSION_HEADER: &str = "x-session-id";
+const REQUEST_ID_HEADER: &str = "x-request-id";
 /// OpenAI's default for text completions.
 const DEFAULT_COMPLETION_TOKENS: u32 = 16;
 

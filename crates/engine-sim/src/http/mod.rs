@@ -7,6 +7,7 @@ mod generate;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -42,6 +43,8 @@ pub(crate) struct Surface {
     /// The body of `/kv_event_sources`.
     pub(crate) sources: String,
     pub(crate) clock: Clock,
+    /// Numbers the answers.
+    pub(crate) next_answer: AtomicU64,
 }
 
 impl Surface {
@@ -112,9 +115,10 @@ async fn models(State(surface): Shared) -> Response {
 async fn tokenize(State(surface): Shared, body: Bytes) -> Result<Response, ApiError> {
     let body = GenerateBody::parse(&body)?;
     surface.adapter(body.model.as_deref())?;
-    let tokens = match body.messages.is_some() {
-        true => body.chat_tokens()?,
-        false => body.prompt_tokens()?,
+    let tokens = if body.messages.is_some() {
+        body.chat_tokens()?
+    } else {
+        body.prompt_tokens()?
     };
     Ok(json(encode_tokenized(&Tokenized {
         count: tokens.len() as u64,
