@@ -27,13 +27,13 @@ impl Deref for Held {
 }
 
 async fn open(limits: Limits) -> Held {
-    open_in(tempfile::tempdir().unwrap(), limits).await
+    open_in(tempfile::tempdir().expect("a folder"), limits).await
 }
 
 async fn open_in(folder: TempDir, limits: Limits) -> Held {
     let bus = LocalBus::open_with(folder.path(), &bus_conformance::LAYOUT, limits);
     Held {
-        bus: bus.await.unwrap(),
+        bus: bus.await.expect("open the bus"),
         folder,
         limits,
     }
