@@ -17,8 +17,6 @@ pub(crate) struct Metrics {
     pub(crate) added_latency_seconds: Histogram,
     /// Levels of the waterfall and counts of tokens, by kind.
     pub(crate) tokens: IntCounterVec,
-    /// Answers from another rank than the bound one, by worker.
-    pub(crate) binding_conflicts: IntCounterVec,
     /// This router's requests on their way, by worker and rank.
     pub(crate) inflight: IntGaugeVec,
     /// Decisions that had to do without something, by what.
@@ -81,11 +79,6 @@ impl Metrics {
                 "rankway_tokens_total",
                 "Input tokens by level of the waterfall",
                 &["kind"],
-            )?,
-            binding_conflicts: counters(
-                "rankway_binding_conflicts_total",
-                "Answers of another rank than the bound one",
-                &["worker"],
             )?,
             inflight,
             degraded: counters(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use affinity::{ConversationKey, Evidence};
 use contracts::rpc::{CallEnd, Confirm, Release};
-use domain::{DpRank, Target, Tokens};
+use domain::{Target, Tokens};
 use routing::{Decision, Outcome, Status};
 use tokio::time::{Instant, timeout};
 
@@ -113,7 +113,6 @@ impl Turn {
         self.in_flight(-1);
         let since = |at: Instant| at.saturating_duration_since(self.dispatched);
         let observed_rank = end.observed_rank.map(|(rank, _)| rank);
-        self.count_conflict(observed_rank);
         let outcome = Outcome {
             status,
             // The first byte of an answer in one piece is its last, and says nothing of its prefill.
@@ -172,20 +171,6 @@ impl Turn {
             let size = u64::from(candidate.block_size.get());
             Tokens::new(tokens.get() / size * size)
         })
-    }
-
-    fn count_conflict(&self, observed: Option<DpRank>) {
-        if let (Some(observed), Some(target)) = (observed, self.decision.target())
-            && observed != target.dp_rank
-        {
-            let labels = [target.worker.as_str()];
-            let conflicts = self
-                .shared
-                .metrics
-                .binding_conflicts
-                .with_label_values(&labels);
-            conflicts.inc();
-        }
     }
 
     fn in_flight(&self, change: i64) {

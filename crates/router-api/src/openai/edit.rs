@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::Fields;
+use super::fields::present;
 
 /// An extra argument of vLLM that makes it announce reused blocks again, as if they had been filled.
 const REPORT_MODE: &str = "kv_cache_report_mode";
@@ -22,7 +23,7 @@ pub(crate) struct Edited {
 
 #[derive(Deserialize)]
 struct StreamOptions<'a> {
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "present")]
     include_usage: Option<&'a RawValue>,
 }
 
@@ -152,6 +153,11 @@ mod tests {
         );
         check(
             r#"{"model":"m","stream_options":null,"stream":true}"#,
+            r#"{"model":"m","stream_options":{"include_usage":true},"stream":true}"#,
+            true,
+        );
+        check(
+            r#"{"model":"m","stream_options":{"include_usage":null},"stream":true}"#,
             r#"{"model":"m","stream_options":{"include_usage":true},"stream":true}"#,
             true,
         );

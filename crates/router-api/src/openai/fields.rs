@@ -2,7 +2,7 @@
 
 use affinity::BodyIds;
 use domain::{SequenceHash, Tokens};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use crate::error::ApiError;
@@ -16,7 +16,7 @@ pub(crate) struct Fields<'a> {
     pub(crate) model: Option<String>,
     pub(crate) stream: Option<bool>,
     pub(crate) cache_salt: Option<String>,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "present")]
     pub(crate) stream_options: Option<&'a RawValue>,
     #[serde(borrow)]
     pub(crate) vllm_xargs: Option<&'a RawValue>,
@@ -160,6 +160,13 @@ impl BodyTexts {
             session_params_session_id: self.session_params_session_id.as_deref(),
         }
     }
+}
+
+/// A value that is there, even if it is `null`: it has a place that can be edited.
+pub(super) fn present<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<&'de RawValue>, D::Error> {
+    Deserialize::deserialize(deserializer).map(Some)
 }
 
 fn tokens(name: &'static str, raw: &RawValue) -> Result<Vec<u32>, ApiError> {

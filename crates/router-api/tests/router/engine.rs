@@ -1,0 +1,167 @@
+//! An engine whose every answer a test decides.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+
+/// A listening engine of two ranks and blocks of four tokens; it stops when dropped.
+pub(crate) struct Engine {
+    pub(crate) url: String,
+    arrivals: mpsc::UnboundedReceiver<Arrival>,
+    tokenizer: Arc<Mutex<Option<Vec<u32>>>>,
+    _server: JoinSet<()>,
+}
+
+/// A request that waits for its answer.
+pub(crate) struct Arrival {
+    pub(crate) path: String,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    answer: oneshot::Sender<Response>,
+}
+
+/// An answer under way, chunk by chunk.
+pub(crate) struct Stream(mpsc::Sender<io::Result<Bytes>>);
+
+#[derive(Clone)]
+struct Shared {
+    arrivals: mpsc::UnboundedSender<Arrival>,
+    tokenizer: Arc<Mutex<Option<Vec<u32>>>>,
+}
+
+impl Engine {
+    pub(crate) async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        // Bounded by what the test sends.
+        let (sender, arrivals) = mpsc::unbounded_channel();
+        let tokenizer = Arc::default();
+        let shared = Shared {
+            arrivals: sender,
+            tokenizer: Arc::clone(&tokenizer),
+        };
+        let routes = Router::new()
+            .route("/health", get(|| async {}))
+            .route("/v1/models", get(|| async { r#"{"data":[{"id":"m"}]}"# }))
+            .route("/metrics", get(|| async { metrics() }))
+            .route("/tokenize", post(tokenize))
+            .route("/v1/{*path}", post(arrive))
+            .with_state(shared);
+        let mut server = JoinSet::new();
+        server.spawn(async move { axum::serve(listener, routes).await.unwrap() });
+        Self {
+            url,
+            arrivals,
+            tokenizer,
+            _server: server,
+        }
+    }
+
+    /// The next request.
+    pub(crate) async fn next(&mut self) -> Arrival {
+        crate::soon(self.arrivals.recv()).await.unwrap()
+    }
+
+    /// What every text is tokenised to; none fails.
+    pub(crate) fn tokenise_to(&self, tokens: Option<Vec<u32>>) {
+        *self.tokenizer.lock().unwrap() = tokens;
+    }
+}
+
+impl Arrival {
+    /// The rank that was asked for.
+    pub(crate) fn rank(&self) -> Option<&str> {
+        let rank = self.headers.get("x-data-parallel-rank");
+        rank.map(|it| it.to_str().unwrap())
+    }
+
+    /// Answers in one piece.
+    pub(crate) fn answer(self, status: u16, body: impl Into<String>) {
+        let json = [("content-type", "application/json")];
+        let status = StatusCode::from_u16(status).unwrap();
+        let response = (status, json, body.into()).into_response();
+        self.answer.send(response).unwrap();
+    }
+
+    /// Answers with a stream of events.
+    pub(crate) fn stream(self) -> Stream {
+        let (sender, chunks) = mpsc::channel(1);
+        let chunks = futures::stream::unfold(chunks, |mut chunks| async move {
+            let chunk = chunks.recv().await?;
+            Some((chunk, chunks))
+        });
+        let events = [("content-type", "text/event-stream")];
+        let response = (events, Body::from_stream(chunks)).into_response();
+        self.answer.send(response).unwrap();
+        Stream(sender)
+    }
+
+    /// Resolves when the router has given the request up.
+    pub(crate) async fn abandoned(mut self) {
+        crate::soon(self.answer.closed()).await;
+    }
+}
+
+impl Stream {
+    pub(crate) async fn send(&self, chunk: &str) {
+        let chunk = Bytes::copy_from_slice(chunk.as_bytes());
+        crate::soon(self.0.send(Ok(chunk))).await.unwrap();
+    }
+
+    /// Breaks off, as an engine that dies.
+    pub(crate) async fn break_off(self) {
+        let broken = Err(io::Error::other("dead"));
+        crate::soon(self.0.send(broken)).await.unwrap();
+    }
+
+    /// Resolves when the router has given the answer up.
+    pub(crate) async fn abandoned(self) {
+        crate::soon(self.0.closed()).await;
+    }
+}
+
+async fn arrive(State(shared): State<Shared>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let (answer, answered) = oneshot::channel();
+    let arrival = Arrival {
+        path: parts.uri.to_string(),
+        headers: parts.headers,
+        body: to_bytes(body, usize::MAX).await.unwrap(),
+        answer,
+    };
+    shared.arrivals.send(arrival).unwrap();
+    match answered.await {
+        Ok(response) => response,
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+async fn tokenize(State(shared): State<Shared>) -> Response {
+    match shared.tokenizer.lock().unwrap().as_ref() {
+        Some(tokens) => {
+            format!(r#"{{"count":{},"tokens":{tokens:?}}}"#, tokens.len()).into_response()
+        }
+        None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+fn metrics() -> String {
+    let rank = |rank: u32| {
+        format!(
+            "vllm:num_requests_running{{engine=\"{rank}\"}} 0.0\n\
+             vllm:num_requests_waiting{{engine=\"{rank}\"}} 0.0\n\
+             vllm:kv_cache_usage_perc{{engine=\"{rank}\"}} 0.0\n\
+             vllm:cache_config_info{{block_size=\"4\",engine=\"{rank}\",num_gpu_blocks=\"2000\"}} 1.0\n"
+        )
+    };
+    format!("{}{}", rank(0), rank(1))
+}

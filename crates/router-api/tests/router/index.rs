@@ -1,0 +1,63 @@
+//! An index that says what a test wants.
+
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+use contracts::rpc::{CallError, Index, OverlapAnswer, OverlapRequest, TargetDigest};
+use domain::{Depths, OverlapGroup, Target};
+
+#[derive(Default)]
+pub(crate) struct FakeIndex {
+    /// What it answers; none never answers.
+    answer: Mutex<Option<OverlapAnswer>>,
+    pub(crate) asked: Mutex<Vec<OverlapRequest>>,
+}
+
+impl FakeIndex {
+    /// Everything is cold.
+    pub(crate) fn cold() -> Self {
+        Self {
+            answer: Mutex::new(Some(OverlapAnswer::default())),
+            asked: Mutex::default(),
+        }
+    }
+
+    /// `target` holds so many leading blocks of every request.
+    pub(crate) fn hold(&self, target: &str, blocks: u32) {
+        let target: Target = target.parse().unwrap();
+        let group = OverlapGroup {
+            targets: vec![target],
+            depths: Depths {
+                gpu: blocks,
+                host: blocks,
+                disk: blocks,
+            },
+        };
+        *self.answer.lock().unwrap() = Some(OverlapAnswer {
+            groups: vec![group],
+            ceiling: blocks,
+            stored: blocks,
+            ..OverlapAnswer::default()
+        });
+    }
+
+    pub(crate) fn fall_silent(&self) {
+        *self.answer.lock().unwrap() = None;
+    }
+}
+
+#[async_trait]
+impl Index for FakeIndex {
+    async fn overlap(&self, request: OverlapRequest) -> Result<OverlapAnswer, CallError> {
+        self.asked.lock().unwrap().push(request);
+        let answer = self.answer.lock().unwrap().clone();
+        match answer {
+            Some(answer) => Ok(answer),
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn digests(&self) -> Result<Vec<TargetDigest>, CallError> {
+        Ok(Vec::new())
+    }
+}

@@ -1,0 +1,19 @@
+//! The router over real sockets: a client in front, the worker adapter and an engine behind it, the affinity
+//! store and the bus beside it.
+
+mod client;
+mod conversations;
+mod edges;
+mod engine;
+mod index;
+mod passing;
+mod world;
+
+use std::time::Duration;
+
+/// Waits for something that comes soon, or not at all.
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(15), what)
+        .await
+        .expect("it comes soon or not at all")
+}
