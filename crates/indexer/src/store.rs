@@ -9,6 +9,8 @@
 mod checkpoint;
 mod keys;
 mod load;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -39,6 +41,8 @@ pub(crate) struct Changes {
     pub(crate) fences: Vec<Fence>,
     /// Ranks, each with what was applied since, which becomes the segment before its next one.
     pub(crate) ranks: Vec<(RankNumber, StoredRank, Segment)>,
+    /// How many ranks there are after this.
+    pub(crate) rank_count: u64,
     /// Ranks that are not there any more. The rest of them is [`Store::erase`]d later.
     pub(crate) gone: Vec<RankNumber>,
 }
@@ -133,6 +137,7 @@ impl Store {
         for number in &changes.gone {
             batch.remove(keys::rank(*number));
         }
+        batch.insert(keys::RANK_COUNT, &changes.rank_count.to_be_bytes());
         self.db.apply_batch(batch)?;
         Ok(saved)
     }

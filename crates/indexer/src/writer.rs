@@ -251,6 +251,7 @@ impl Writer {
         let mut changes = Changes {
             fences: unsaved.fences,
             gone: unsaved.gone,
+            rank_count: self.ranks.len() as u64,
             ..Changes::default()
         };
         let held = self.answers.read();

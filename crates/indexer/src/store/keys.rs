@@ -7,6 +7,8 @@ use domain::WorkerId;
 pub(crate) struct RankNumber(pub(crate) u64);
 
 pub(super) const FORMAT: &[u8] = b"!format";
+/// How many ranks there are.
+pub(super) const RANK_COUNT: &[u8] = b"!ranks";
 pub(super) const CURSORS: u8 = b'l';
 pub(super) const FENCES: u8 = b'f';
 pub(super) const RANKS: u8 = b'r';

@@ -88,6 +88,12 @@ impl Store {
             };
             reading.insert(number, rank);
         }
+        let count = self.db.get(keys::RANK_COUNT)?;
+        let count = count.map(|it| keys::read(&it, 0).map_or(u64::MAX, u64::from_be_bytes));
+        if count.unwrap_or(0) != reading.len() as u64 {
+            let why = format!("{} of {count:?} ranks are there", reading.len());
+            return Err(StoreError::Damaged(why));
+        }
         Ok(reading)
     }
 
