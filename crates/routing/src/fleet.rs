@@ -170,15 +170,14 @@ impl Fleet {
         self.targets.entry(target.clone()).or_default()
     }
 
-    /// Forgets marks whose lease is over and targets that are no more.
-    pub(crate) fn expire(&mut self, now: Timestamp) {
+    /// Forgets targets that are no more and have nothing on its way.
+    pub(crate) fn forget_gone(&mut self) {
         let Self {
             workers,
             epochs,
             targets,
         } = self;
         targets.retain(|target, memory| {
-            memory.avoid_until = memory.avoid_until.filter(|until| *until > now);
             let live = workers.get(&target.worker).is_some_and(|it| {
                 let epoch = epochs.get(&target.worker).unwrap_or(&it.worker.epoch);
                 *epoch == target.epoch

@@ -133,12 +133,12 @@ impl Router {
         }
     }
 
-    /// Ends what has outlived its lease by `now`: reservations and marks. Call it a few times a second.
+    /// Ends the reservations that have outlived their lease by `now`. Call it a few times a second.
     pub fn expire(&mut self, now: Timestamp) {
         let expired = self.reservations.expire(now).len();
         let expired = u64::try_from(expired).unwrap_or(u64::MAX);
         self.counters.reservations_expired += expired;
-        self.fleet.expire(now);
+        self.fleet.forget_gone();
     }
 
     /// What this router has reserved and released since it was last asked, in order, for its peers.

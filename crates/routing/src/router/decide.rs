@@ -34,6 +34,22 @@ impl Router {
         seed: u64,
     ) -> Result<Decision, NoTarget> {
         self.abandon(request.id, now);
+        let decision = self.preview(request, index, binding, now, seed)?;
+        self.learn_demand(&decision);
+        self.enter(&decision, request, now);
+        Ok(decision)
+    }
+
+    /// What [`Router::decide`] would answer now. It leaves nothing behind: no reservation, no turn taken, and
+    /// nothing learnt.
+    pub fn preview(
+        &self,
+        request: &Request,
+        index: Option<&[OverlapView]>,
+        binding: Option<&Binding>,
+        now: Timestamp,
+        seed: u64,
+    ) -> Result<Decision, NoTarget> {
         let sources = Sources {
             fleet: &self.fleet,
             reservations: &self.reservations,
@@ -56,7 +72,7 @@ impl Router {
         };
         let choice = choose(&asked, &snapshot, self.config.policy, seed);
         let verdict = verdict(self.config.affinity(), request, binding, &snapshot, &choice)?;
-        let decision = Decision {
+        Ok(Decision {
             id: request.id,
             at: now,
             model: request.model.clone(),
@@ -75,10 +91,7 @@ impl Router {
             request: asked,
             snapshot,
             choice,
-        };
-        self.learn_demand(&decision);
-        self.enter(&decision, request, now);
-        Ok(decision)
+        })
     }
 
     /// Sends a decided request to where another router has bound its conversation meanwhile; the

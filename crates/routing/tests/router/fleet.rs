@@ -1,10 +1,15 @@
 //! The fleet as the router sees it.
 
-use domain::{BlockSize, Epoch, RankLoad, Target, TargetState, Timestamp, Tokens};
+use std::time::Duration;
+
+use domain::{
+    BlockSize, DecisionId, Epoch, RankLoad, ReservationChange, Target, TargetState, Timestamp,
+    Tokens,
+};
 use placement::Barred;
 use routing::{Config, NoTarget, Pin, Reason, Router};
 
-use crate::world::{World, bound, content, model, target, worker};
+use crate::world::{World, bound, content, ended, model, target, worker};
 
 fn world() -> World {
     World::new(2, 2, Config::default())
@@ -158,6 +163,33 @@ fn requests_that_no_router_sent_count_as_load_until_the_gauge_is_old() {
 }
 
 #[test]
+fn a_rank_is_as_busy_as_the_most_who_know_say() {
+    let mut world = World::new(1, 2, Config::default());
+    let id = "w1".parse().unwrap();
+    let busy = |world: &mut World| {
+        let request = world.request(&content(1, 10));
+        let decision = world.decide(&request, None).unwrap();
+        world.router.abandon(request.id, world.now);
+        let candidates = decision.snapshot.candidates.iter();
+        candidates.map(|it| it.active).collect::<Vec<_>>()
+    };
+    world.router.set_load(&id, &[gauge(world.now, 3)]);
+    assert_eq!(busy(&mut world), [4, 0], "one runs and three wait");
+    let peer = "r2".parse().unwrap();
+    for number in 0..2 {
+        let reserve = ReservationChange::Reserve {
+            id: DecisionId::new(1_000 + number),
+            target: target("w1#1/1"),
+            uncached: Tokens::new(1),
+            landmarks: Vec::new(),
+            lease_until: world.now + Duration::from_secs(60),
+        };
+        world.router.apply_peer(&peer, &reserve, world.now);
+    }
+    assert_eq!(busy(&mut world), [4, 2], "two are on their way from a peer");
+}
+
+#[test]
 fn our_own_waiting_requests_are_not_counted_twice() {
     let mut world = World::new(1, 1, Config::default());
     for number in 0..3 {
@@ -173,7 +205,6 @@ fn our_own_waiting_requests_are_not_counted_twice() {
 
 #[test]
 fn a_target_is_avoided_after_a_failure_for_its_lease_and_no_longer() {
-    use crate::world::ended;
     let mut world = world();
     let request = world.request(&content(1, 10));
     let decision = world.decide(&request, None).unwrap();

@@ -180,6 +180,28 @@ fn speed_is_learnt_from_prefills_that_did_not_queue() {
     assert!((rate - 4_000.0).abs() < 20.0, "{rate}");
 }
 
+#[test]
+fn a_preview_leaves_nothing_behind() {
+    for policy in Policy::ALL {
+        let config = Config {
+            policy,
+            ..Config::default()
+        };
+        let mut world = World::new(2, 2, config);
+        let request = world.request(&content(1, 100));
+        let views = [world.view(&request)];
+        let before = format!("{:?}", world.router);
+        let preview = world
+            .router
+            .preview(&request, Some(&views), None, world.now, 1);
+        assert_eq!(format!("{:?}", world.router), before, "{policy}");
+        let decided = world
+            .router
+            .decide(&request, Some(&views), None, world.now, 1);
+        assert_eq!(preview, decided, "{policy}");
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Decide(u8),
