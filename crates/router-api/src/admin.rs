@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::error::ApiError;
-use crate::shared::Shared;
+use crate::replica::Replica;
 use crate::view::{DecisionView, TargetView, TotalsView, WorkerView};
 
 /// Decisions listed at once.
 const LISTED: usize = 100;
 
-pub(crate) fn routes(shared: Arc<Shared>) -> Router {
+pub(crate) fn routes(replica: Arc<Replica>) -> Router {
     Router::new()
         .route("/api/v1/workers", get(workers))
         .route("/api/v1/targets", get(targets))
@@ -25,11 +25,11 @@ pub(crate) fn routes(shared: Arc<Shared>) -> Router {
         .route("/api/v1/decisions/{id}", get(decision))
         .route("/api/v1/waterfall", get(waterfall))
         .route("/api/v1/config", get(config))
-        .with_state(shared)
+        .with_state(replica)
 }
 
-pub(crate) async fn workers(State(shared): State<Arc<Shared>>) -> Json<Value> {
-    let router = shared.mind.lock();
+pub(crate) async fn workers(State(replica): State<Arc<Replica>>) -> Json<Value> {
+    let router = replica.mind.lock();
     let workers = router.workers().map(|worker| {
         let epoch = router.epoch(&worker.id).unwrap_or(worker.epoch);
         WorkerView::of(worker, epoch, router.prefill_rate(&worker.id))
@@ -37,9 +37,9 @@ pub(crate) async fn workers(State(shared): State<Arc<Shared>>) -> Json<Value> {
     Json(json!({"workers": workers.collect::<Vec<_>>()}))
 }
 
-async fn targets(State(shared): State<Arc<Shared>>) -> Json<Value> {
-    let now = shared.clock.now();
-    let router = shared.mind.lock();
+async fn targets(State(replica): State<Arc<Replica>>) -> Json<Value> {
+    let now = replica.clock.now();
+    let router = replica.mind.lock();
     let targets = router.workers().flat_map(|worker| {
         let epoch = router.epoch(&worker.id).unwrap_or(worker.epoch);
         let router = &router;
@@ -55,23 +55,23 @@ async fn targets(State(shared): State<Arc<Shared>>) -> Json<Value> {
     Json(json!({"targets": targets.collect::<Vec<_>>()}))
 }
 
-async fn decisions(State(shared): State<Arc<Shared>>) -> Json<Value> {
-    let entries = shared.ledger.recent(LISTED);
+async fn decisions(State(replica): State<Arc<Replica>>) -> Json<Value> {
+    let entries = replica.ledger.recent(LISTED);
     let views = entries.iter().map(|entry| DecisionView::of(entry, None));
     Json(json!({"decisions": views.collect::<Vec<_>>()}))
 }
 
-async fn decision(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
+async fn decision(State(replica): State<Arc<Replica>>, Path(id): Path<String>) -> Response {
     let entry = match id.as_str() {
-        "last" => shared.ledger.last(),
+        "last" => replica.ledger.last(),
         id => match id.parse() {
-            Ok(id) => shared.ledger.get(id),
+            Ok(id) => replica.ledger.get(id),
             Err(error) => return ApiError::invalid(format!("{id:?}: {error}")).into_response(),
         },
     };
     match entry {
         Some(entry) => {
-            let router = shared.mind.lock();
+            let router = replica.mind.lock();
             let worker = router.worker(entry.decision.place.worker());
             let url = worker.map(|it| it.url.clone());
             drop(router);
@@ -84,15 +84,15 @@ async fn decision(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> 
     }
 }
 
-async fn waterfall(State(shared): State<Arc<Shared>>) -> Json<TotalsView> {
-    Json(TotalsView::of(&shared.ledger.totals()))
+async fn waterfall(State(replica): State<Arc<Replica>>) -> Json<TotalsView> {
+    Json(TotalsView::of(&replica.ledger.totals()))
 }
 
 /// The settings in force: a baseline policy runs without affinity, whatever was set.
-async fn config(State(shared): State<Arc<Shared>>) -> Json<Config> {
-    let affinity = shared.mind.lock().config().affinity();
+async fn config(State(replica): State<Arc<Replica>>) -> Json<Config> {
+    let affinity = replica.mind.lock().config().affinity();
     Json(Config {
         affinity,
-        ..shared.config.clone()
+        ..replica.config.clone()
     })
 }

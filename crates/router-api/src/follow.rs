@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::warn;
 
-use crate::shared::Shared;
+use crate::replica::Replica;
 
 /// How often reservations are told to peers: they are to be at most 50 ms old when they arrive.
 const PUBLISH_EVERY: Duration = Duration::from_millis(20);
@@ -26,18 +26,18 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Follows the workers, for ever. `caught_up` becomes true once all that was there has been read.
 pub(crate) async fn follow_fleet(
-    shared: Arc<Shared>,
+    replica: Arc<Replica>,
     bus: Arc<dyn Bus>,
     caught_up: watch::Sender<bool>,
 ) {
     let apply = |change: Change| match change {
-        Change::Put(_, entry) => match read::<FleetEntry>(&shared, &topics::FLEET, &entry) {
-            Some(FleetEntry::Worker(worker)) => shared.mind.lock().set_worker(worker),
+        Change::Put(_, entry) => match read::<FleetEntry>(&replica, &topics::FLEET, &entry) {
+            Some(FleetEntry::Worker(worker)) => replica.mind.lock().set_worker(worker),
             Some(FleetEntry::Service(_)) | None => {}
         },
         Change::Deleted(key) => {
             if let Some(worker) = worker_of(&key) {
-                shared.mind.lock().remove_worker(&worker);
+                replica.mind.lock().remove_worker(&worker);
             }
         }
         Change::CaughtUp => {
@@ -48,51 +48,51 @@ pub(crate) async fn follow_fleet(
 }
 
 /// Follows the incarnations of workers, for ever.
-pub(crate) async fn follow_incarnations(shared: Arc<Shared>, bus: Arc<dyn Bus>) {
+pub(crate) async fn follow_incarnations(replica: Arc<Replica>, bus: Arc<dyn Bus>) {
     let apply = |change: Change| {
         if let Change::Put(key, entry) = change
             && let Some(worker) = worker_of(&key)
-            && let Some(it) = read::<Incarnation>(&shared, &topics::INCARNATIONS, &entry)
+            && let Some(it) = read::<Incarnation>(&replica, &topics::INCARNATIONS, &entry)
         {
-            shared.mind.lock().set_epoch(&worker, it.epoch);
+            replica.mind.lock().set_epoch(&worker, it.epoch);
         }
     };
     follow_table(bus.as_ref(), &topics::INCARNATIONS, apply).await;
 }
 
 /// Follows the engines' gauges, for ever.
-pub(crate) async fn follow_load(shared: Arc<Shared>, bus: Arc<dyn Bus>) {
+pub(crate) async fn follow_load(replica: Arc<Replica>, bus: Arc<dyn Bus>) {
     let apply = |record: &Record| {
         let report = LoadReport::from_bytes(&record.0)?;
-        let mut router = shared.mind.lock();
+        let mut router = replica.mind.lock();
         router.set_load(&report.worker, &report.ranks);
         Ok(())
     };
-    follow_topic(&shared, bus.as_ref(), &topics::LOAD, apply).await;
+    follow_topic(&replica, bus.as_ref(), &topics::LOAD, apply).await;
 }
 
 /// Follows what peers have sent, for ever.
-pub(crate) async fn follow_peers(shared: Arc<Shared>, bus: Arc<dyn Bus>) {
+pub(crate) async fn follow_peers(replica: Arc<Replica>, bus: Arc<dyn Bus>) {
     let apply = |record: &Record| {
         let batch = ReservationBatch::from_bytes(&record.0)?;
-        let now = shared.clock.now();
-        let mut router = shared.mind.lock();
+        let now = replica.clock.now();
+        let mut router = replica.mind.lock();
         for change in &batch.changes {
             router.apply_peer(&batch.router, change, now);
         }
         Ok(())
     };
-    follow_topic(&shared, bus.as_ref(), &topics::RESERVATIONS, apply).await;
+    follow_topic(&replica, bus.as_ref(), &topics::RESERVATIONS, apply).await;
 }
 
 /// Tells peers what this router sends, for ever.
-pub(crate) async fn publish(shared: Arc<Shared>, bus: Arc<dyn Bus>) {
+pub(crate) async fn publish(replica: Arc<Replica>, bus: Arc<dyn Bus>) {
     let mut ticks = interval(PUBLISH_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut failing = false;
     loop {
         ticks.tick().await;
-        match publish_once(&shared, bus.as_ref()).await {
+        match publish_once(&replica, bus.as_ref()).await {
             Ok(()) => failing = false,
             Err(error) => {
                 if !std::mem::replace(&mut failing, true) {
@@ -105,30 +105,30 @@ pub(crate) async fn publish(shared: Arc<Shared>, bus: Arc<dyn Bus>) {
 
 /// Tells peers what has changed since the last time. What the bus does not take is counted and dropped: it
 /// is worth nothing later.
-pub(crate) async fn publish_once(shared: &Shared, bus: &dyn Bus) -> Result<(), BusError> {
-    let changes = shared.mind.lock().take_changes();
+pub(crate) async fn publish_once(replica: &Replica, bus: &dyn Bus) -> Result<(), BusError> {
+    let changes = replica.mind.lock().take_changes();
     if changes.is_empty() {
         return Ok(());
     }
     let records = changes.chunks(BATCH_CHANGES).map(|changes| {
         let batch = ReservationBatch {
-            router: shared.instance.clone(),
-            at: shared.clock.now(),
+            router: replica.instance.clone(),
+            at: replica.clock.now(),
             changes: changes.to_vec(),
         };
         Record(batch.to_bytes())
     });
-    let partition = topics::RESERVATIONS.partition_of(shared.instance.as_str());
+    let partition = topics::RESERVATIONS.partition_of(replica.instance.as_str());
     let appended = bus.append(&partition, records.collect()).await;
     if appended.is_err() {
-        shared.metrics.unpublished.inc_by(changes.len() as u64);
+        replica.metrics.unpublished.inc_by(changes.len() as u64);
     }
     appended.map(|_| ())
 }
 
 /// Ends what has run out and reports readiness, for ever.
 pub(crate) async fn expire(
-    shared: Arc<Shared>,
+    replica: Arc<Replica>,
     component: Component,
     caught_up: watch::Receiver<bool>,
 ) {
@@ -136,11 +136,11 @@ pub(crate) async fn expire(
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let now = shared.clock.now();
-        shared.mind.lock().expire(now);
+        let now = replica.clock.now();
+        replica.mind.lock().expire(now);
         if !*caught_up.borrow() {
             component.waiting("the fleet has not been read yet");
-        } else if !shared.mind.any_serving(now) {
+        } else if !replica.mind.any_serving(now) {
             component.waiting("no worker is ready");
         } else {
             component.ready();
@@ -165,7 +165,7 @@ async fn follow_table(bus: &dyn Bus, spec: &TableSpec, apply: impl Fn(Change)) {
 
 /// Applies what is appended from now on; takes the topic up again when the bus fails.
 async fn follow_topic(
-    shared: &Shared,
+    replica: &Replica,
     bus: &dyn Bus,
     spec: &TopicSpec,
     apply: impl Fn(&Record) -> Result<(), contracts::DecodeError>,
@@ -175,7 +175,7 @@ async fn follow_topic(
             let mut records = tails(bus, spec).await?;
             while let Some(delivered) = records.try_next().await? {
                 if let Err(error) = apply(&delivered.record) {
-                    unreadable(shared, spec.name, &error);
+                    unreadable(replica, spec.name, &error);
                 }
             }
             Ok::<_, BusError>(())
@@ -209,19 +209,19 @@ async fn tails(
     Ok(select_all(partitions))
 }
 
-fn read<T: Encoding>(shared: &Shared, spec: &TableSpec, entry: &Entry) -> Option<T> {
+fn read<T: Encoding>(replica: &Replica, spec: &TableSpec, entry: &Entry) -> Option<T> {
     match T::from_bytes(&entry.value) {
         Ok(value) => Some(value),
         Err(error) => {
-            unreadable(shared, spec.table.0, &error);
+            unreadable(replica, spec.table.0, &error);
             None
         }
     }
 }
 
 /// Counts a record that makes no sense, and says so for the first of its kind.
-fn unreadable(shared: &Shared, name: &str, error: &contracts::DecodeError) {
-    let counter = shared.metrics.unreadable.with_label_values(&[name]);
+fn unreadable(replica: &Replica, name: &str, error: &contracts::DecodeError) {
+    let counter = replica.metrics.unreadable.with_label_values(&[name]);
     if counter.get() == 0 {
         warn!(name, %error, "unreadable record; from now on these are only counted");
     }

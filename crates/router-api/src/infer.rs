@@ -17,8 +17,8 @@ use crate::error::ApiError;
 use crate::intake::{Blocks, Intake, TokenSource, passing};
 use crate::openai::{Fields, edit};
 use crate::place::Placing;
+use crate::replica::Replica;
 use crate::reply::{Answer, Reply};
-use crate::shared::Shared;
 use crate::turn::Turn;
 
 /// Targets that one request is tried at before its client is told.
@@ -27,7 +27,7 @@ const MAX_ATTEMPTS: u32 = 3;
 const RETRIED_BODY_LIMIT: usize = 8 << 20;
 
 /// Serves a request to an engine's path of the same name.
-pub(crate) async fn infer(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Response {
+pub(crate) async fn infer(State(replica): State<Arc<Replica>>, request: Request<Body>) -> Response {
     let (parts, body) = request.into_parts();
     let path = parts
         .uri
@@ -35,41 +35,41 @@ pub(crate) async fn infer(State(shared): State<Arc<Shared>>, request: Request<Bo
         .map_or("/", |it| it.as_str())
         .to_owned();
     let mut model = None;
-    let served = serve(&shared, &parts.headers, path, body, &mut model).await;
+    let served = serve(&replica, &parts.headers, path, body, &mut model).await;
     let response = served.unwrap_or_else(IntoResponse::into_response);
-    shared.count(model.as_ref(), response.status());
+    replica.count(model.as_ref(), response.status());
     response
 }
 
 async fn serve(
-    shared: &Arc<Shared>,
+    replica: &Arc<Replica>,
     headers: &HeaderMap,
     path: String,
     body: Body,
     model: &mut Option<ModelName>,
 ) -> Result<Response, ApiError> {
-    let held = shared
+    let held = replica
         .bodies
-        .read(headers, body, shared.config.max_body)
+        .read(headers, body, replica.config.max_body)
         .await?;
     let received = Instant::now();
     let fields = Fields::read(&held.bytes)?;
-    let intake = Intake::read(shared, headers, &fields)?;
+    let intake = Intake::read(replica, headers, &fields)?;
     *model = Some(intake.model.clone());
-    let source = TokenSource::of(shared, &intake, &fields)?;
+    let source = TokenSource::of(replica, &intake, &fields)?;
     let authorization = headers.get(http::header::AUTHORIZATION);
-    let blocks = shared
+    let blocks = replica
         .blocks(source, &intake, &fields, &held.bytes, authorization)
         .await;
-    let edited = edit(&held.bytes, &fields, shared.config.usage_injection);
+    let edited = edit(&held.bytes, &fields, replica.config.usage_injection);
     let call = Call {
         path,
         headers: passing(headers),
         usage_injected: edited.usage_injected,
         received,
     };
-    let (turn, reply) = send(shared, &intake, &blocks, &call, edited.body).await?;
-    Ok(reply.into_response(turn, shared.config.expose_decision))
+    let (turn, reply) = send(replica, &intake, &blocks, &call, edited.body).await?;
+    Ok(reply.into_response(turn, replica.config.expose_decision))
 }
 
 /// What every attempt at a request has in common.
@@ -82,7 +82,7 @@ struct Call {
 
 /// Tries targets until one has a first byte.
 async fn send(
-    shared: &Arc<Shared>,
+    replica: &Arc<Replica>,
     intake: &Intake,
     blocks: &Blocks,
     call: &Call,
@@ -93,10 +93,10 @@ async fn send(
         false => MAX_ATTEMPTS,
     };
     let mut placing = Placing {
-        shared,
+        replica,
         intake,
         blocks,
-        known: shared.ask(intake, blocks, true).await,
+        known: replica.ask(intake, blocks, true).await,
         tried: Vec::new(),
         retry_of: None,
     };
@@ -111,7 +111,7 @@ async fn send(
             (Err(error), None) => return Err(error),
         };
         turn.dispatched(call.received);
-        let answer = shared.dispatch.call(call.head(&turn), body.clone()).await;
+        let answer = replica.dispatch.call(call.head(&turn), body.clone()).await;
         match Answer::of(answer).await {
             Answer::Passing(reply) => return Ok((turn, reply)),
             Answer::Failed { status, why } => {

@@ -11,7 +11,7 @@ use routing::Pin;
 
 use crate::error::ApiError;
 use crate::openai::{Fields, Prompt};
-use crate::shared::Shared;
+use crate::replica::Replica;
 
 /// The client's choice of a worker.
 const WORKER_HEADER: &str = "x-rankway-worker";
@@ -40,15 +40,15 @@ pub(crate) struct Blocks {
 impl Intake {
     /// Reads what the request says of itself.
     pub(crate) fn read(
-        shared: &Shared,
+        replica: &Replica,
         headers: &HeaderMap,
         fields: &Fields<'_>,
     ) -> Result<Self, ApiError> {
-        let model = model(shared, fields.model()?)?;
-        let conversation = conversation(shared, headers, fields)?;
-        let conversation = conversation.map(|id| key(shared, &model, id));
+        let model = model(replica, fields.model()?)?;
+        let conversation = conversation(replica, headers, fields)?;
+        let conversation = conversation.map(|id| key(replica, &model, id));
         Ok(Self {
-            pin: pin(shared, headers, &model)?,
+            pin: pin(replica, headers, &model)?,
             salt: fields.cache_salt.clone().filter(|it| !it.is_empty()),
             streams: fields.streams(),
             conversation,
@@ -57,14 +57,14 @@ impl Intake {
     }
 
     /// Names the conversation, whatever else the request says of it.
-    pub(crate) fn set_conversation(&mut self, shared: &Shared, conversation: ConversationId) {
-        self.conversation = Some(key(shared, &self.model, conversation));
+    pub(crate) fn set_conversation(&mut self, replica: &Replica, conversation: ConversationId) {
+        self.conversation = Some(key(replica, &self.model, conversation));
     }
 
     /// The blocks of `tokens` in every block size that the model's workers have.
-    pub(crate) fn blocks_of(&self, shared: &Shared, tokens: &[u32]) -> Blocks {
+    pub(crate) fn blocks_of(&self, replica: &Replica, tokens: &[u32]) -> Blocks {
         let seed = HashSeed::of(None, self.salt.as_deref());
-        let sizes = shared.mind.lock().block_sizes(&self.model);
+        let sizes = replica.mind.lock().block_sizes(&self.model);
         let hashes = sizes.into_iter().map(|size| {
             let blocks = block_hashes(tokens, size, seed);
             (size, sequence_hashes(&blocks))
@@ -78,10 +78,10 @@ impl Intake {
     /// The blocks of a request whose asker has hashed it already, which is possible in one block size only.
     pub(crate) fn blocks_hashed(
         &self,
-        shared: &Shared,
+        replica: &Replica,
         hashes: Vec<SequenceHash>,
     ) -> Result<Blocks, ApiError> {
-        let sizes = shared.mind.lock().block_sizes(&self.model);
+        let sizes = replica.mind.lock().block_sizes(&self.model);
         let mut sizes = sizes.into_iter();
         let (Some(size), None) = (sizes.next(), sizes.next()) else {
             return Err(ApiError::Invalid {
@@ -120,29 +120,29 @@ pub(crate) enum TokenSource {
 
 impl TokenSource {
     pub(crate) fn of(
-        shared: &Shared,
+        replica: &Replica,
         intake: &Intake,
         fields: &Fields<'_>,
     ) -> Result<Self, ApiError> {
         Ok(match fields.prompt()? {
-            Prompt::Tokens(tokens) => Self::Known(intake.blocks_of(shared, &tokens)),
-            Prompt::Hashes(hashes) => Self::Known(intake.blocks_hashed(shared, hashes)?),
+            Prompt::Tokens(tokens) => Self::Known(intake.blocks_of(replica, &tokens)),
+            Prompt::Hashes(hashes) => Self::Known(intake.blocks_hashed(replica, hashes)?),
             Prompt::Text => Self::Tokenizer,
             Prompt::Unread => Self::Nobody,
         })
     }
 }
 
-fn key(shared: &Shared, model: &ModelName, conversation: ConversationId) -> ConversationKey {
+fn key(replica: &Replica, model: &ModelName, conversation: ConversationId) -> ConversationKey {
     ConversationKey {
-        tenant: shared.config.default_tenant.clone(),
+        tenant: replica.config.default_tenant.clone(),
         model: model.clone(),
         conversation,
     }
 }
 
-fn model(shared: &Shared, name: &str) -> Result<ModelName, ApiError> {
-    let models = shared.mind.lock().models();
+fn model(replica: &Replica, name: &str) -> Result<ModelName, ApiError> {
+    let models = replica.mind.lock().models();
     let found = models.iter().find(|it| it.as_str() == name);
     found.cloned().ok_or_else(|| {
         let names: Vec<&str> = models.iter().map(ModelName::as_str).collect();
@@ -157,7 +157,7 @@ fn model(shared: &Shared, name: &str) -> Result<ModelName, ApiError> {
 }
 
 fn conversation(
-    shared: &Shared,
+    replica: &Replica,
     headers: &HeaderMap,
     fields: &Fields<'_>,
 ) -> Result<Option<ConversationId>, ApiError> {
@@ -165,7 +165,7 @@ fn conversation(
     let header = |name: &str| headers.get(name).map(|value| value.as_bytes());
     let found = find_conversation(&SourceKind::DEFAULT_ORDER, &header, &texts.ids())
         .map_err(|error| ApiError::invalid(chain(&error)))?;
-    shared
+    replica
         .metrics
         .skipped_ids
         .inc_by(found.skipped.len() as u64);
@@ -173,7 +173,7 @@ fn conversation(
 }
 
 /// The target that the client insists on, if it may.
-fn pin(shared: &Shared, headers: &HeaderMap, model: &ModelName) -> Result<Option<Pin>, ApiError> {
+fn pin(replica: &Replica, headers: &HeaderMap, model: &ModelName) -> Result<Option<Pin>, ApiError> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let worker = text(WORKER_HEADER);
     let rank = [RANK_HEADER].into_iter().chain(CLIENT_RANK_HEADERS);
@@ -181,11 +181,11 @@ fn pin(shared: &Shared, headers: &HeaderMap, model: &ModelName) -> Result<Option
     if worker.is_none() && rank.is_none() {
         return Ok(None);
     }
-    if !shared.config.allow_client_target {
-        shared.metrics.refused_targets.inc();
+    if !replica.config.allow_client_target {
+        replica.metrics.refused_targets.inc();
         return Ok(None);
     }
-    let workers = shared.mind.serving(model, shared.clock.now());
+    let workers = replica.mind.serving(model, replica.clock.now());
     let ids: Vec<&str> = workers.iter().map(|it| it.id.as_str()).collect();
     let worker = match (worker, &workers[..]) {
         (Some(name), _) => WorkerId::new(name).ok(),

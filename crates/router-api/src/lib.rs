@@ -14,10 +14,10 @@ mod mind;
 mod openai;
 mod place;
 mod public;
+mod replica;
 mod reply;
 mod route;
 mod service;
-mod shared;
 mod turn;
 mod view;
 

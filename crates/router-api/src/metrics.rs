@@ -1,5 +1,6 @@
 //! What the router counts.
 
+use prometheus::core::Collector;
 use prometheus::{
     Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
 };
@@ -39,31 +40,21 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     pub(crate) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let counters = |name: &str, help: &str, labels: &[&str]| {
-            let vec = IntCounterVec::new(Opts::new(name, help), labels)?;
-            registry.register(Box::new(vec.clone()))?;
-            Ok::<_, prometheus::Error>(vec)
+        let counters = |name, help, labels: &[&str]| {
+            registered(registry, IntCounterVec::new(Opts::new(name, help), labels)?)
         };
-        let counter = |name: &str, help: &str| {
-            let counter = IntCounter::new(name, help)?;
-            registry.register(Box::new(counter.clone()))?;
-            Ok::<_, prometheus::Error>(counter)
-        };
-        let seconds = |name: &str, help: &str| {
+        let counter = |name, help| registered(registry, IntCounter::new(name, help)?);
+        let seconds = |name, help| {
             // 10 us to 5 s, in steps of about 2.
             let buckets = prometheus::exponential_buckets(10e-6, 2.0, 20)?;
-            let histogram = Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets))?;
-            registry.register(Box::new(histogram.clone()))?;
-            Ok::<_, prometheus::Error>(histogram)
+            let options = HistogramOpts::new(name, help).buckets(buckets);
+            registered(registry, Histogram::with_opts(options)?)
         };
-        let inflight = IntGaugeVec::new(
-            Opts::new(
-                "rankway_target_inflight",
-                "Requests of this router on their way",
-            ),
-            &["worker", "dp_rank"],
-        )?;
-        registry.register(Box::new(inflight.clone()))?;
+        let inflight = Opts::new(
+            "rankway_target_inflight",
+            "Requests of this router on their way",
+        );
+        let inflight = IntGaugeVec::new(inflight, &["worker", "dp_rank"])?;
         Ok(Self {
             requests: counters(
                 "rankway_requests_total",
@@ -80,7 +71,7 @@ impl Metrics {
                 "Input tokens by level of the waterfall",
                 &["kind"],
             )?,
-            inflight,
+            inflight: registered(registry, inflight)?,
             degraded: counters(
                 "rankway_degraded_decisions_total",
                 "Decisions that had to do without something",
@@ -117,4 +108,12 @@ impl Metrics {
             )?,
         })
     }
+}
+
+fn registered<C: Collector + Clone + 'static>(
+    registry: &Registry,
+    collector: C,
+) -> Result<C, prometheus::Error> {
+    registry.register(Box::new(collector.clone()))?;
+    Ok(collector)
 }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use domain::{DecisionId, InstanceId, ModelName, TargetState, Timestamp, Worker};
 use routing::Router;
 
-/// One router replica's mind, shared by its requests.
+/// One router replica's mind, which its requests share.
 pub(crate) struct Mind {
     /// Guards all of the mind; held for one decision or one change, never across an await.
     router: Mutex<Router>,

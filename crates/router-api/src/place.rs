@@ -12,12 +12,12 @@ use tokio::time::Instant;
 use crate::error::ApiError;
 use crate::intake::{Blocks, Intake};
 use crate::ledger::Entry;
-use crate::shared::{BindingAnswer, Known, Shared, within_deadline};
+use crate::replica::{BindingAnswer, Known, Replica, within_deadline};
 use crate::turn::Turn;
 
 /// One request on its way to a place.
 pub(crate) struct Placing<'a> {
-    pub(crate) shared: &'a Arc<Shared>,
+    pub(crate) replica: &'a Arc<Replica>,
     pub(crate) intake: &'a Intake,
     pub(crate) blocks: &'a Blocks,
     pub(crate) known: Known,
@@ -41,8 +41,8 @@ impl Placing<'_> {
     /// Decides and leaves nothing: no binding, no reservation.
     pub(crate) fn preview(&self) -> Result<Arc<Decision>, ApiError> {
         let (request, seed) = self.request();
-        let now = self.shared.clock.now();
-        let mut router = self.shared.mind.lock();
+        let now = self.replica.clock.now();
+        let mut router = self.replica.mind.lock();
         let decided = router.decide(&request, self.views(), self.binding(), now, seed);
         router.abandon(request.id, now);
         drop(router);
@@ -67,12 +67,12 @@ impl Placing<'_> {
                 self.tried.extend(ranks.map(|it| it.target.clone()));
             }
         }
-        self.known.binding = self.shared.ask_affinity(self.intake).await;
-        self.shared.metrics.retries.inc();
+        self.known.binding = self.replica.ask_affinity(self.intake).await;
+        self.replica.metrics.retries.inc();
     }
 
     fn request(&self) -> (Request, u64) {
-        let (id, seed) = self.shared.ids.next();
+        let (id, seed) = self.replica.ids.next();
         let request = Request {
             id,
             model: self.intake.model.clone(),
@@ -88,15 +88,15 @@ impl Placing<'_> {
     fn decide(&self) -> Result<(Request, Turn), ApiError> {
         let (request, seed) = self.request();
         let began = Instant::now();
-        let now = self.shared.clock.now();
-        let mut router = self.shared.mind.lock();
+        let now = self.replica.clock.now();
+        let mut router = self.replica.mind.lock();
         let decided = router.decide(&request, self.views(), self.binding(), now, seed);
         drop(router);
-        let histogram = &self.shared.metrics.decision_seconds;
+        let histogram = &self.replica.metrics.decision_seconds;
         histogram.observe(began.elapsed().as_secs_f64());
         let mut decision = decided.map_err(refused)?;
         self.note_silence(&mut decision);
-        let turn = Turn::new(self.shared.clone(), decision, self.intake.streams);
+        let turn = Turn::new(self.replica.clone(), decision, self.intake.streams);
         Ok((request, turn))
     }
 
@@ -146,8 +146,8 @@ impl Placing<'_> {
     }
 
     fn follow(&self, winner: &Bound, request: &Request, turn: &mut Turn) {
-        let now = self.shared.clock.now();
-        let mut router = self.shared.mind.lock();
+        let now = self.replica.clock.now();
+        let mut router = self.replica.mind.lock();
         let followed = router.follow(&turn.decision, request, &winner.binding, now);
         drop(router);
         let usable = followed.target() == Some(&winner.binding.target);
@@ -158,11 +158,11 @@ impl Placing<'_> {
     }
 
     async fn acquire(&self, key: &ConversationKey, proposed: &Target) -> Result<Bound, CallError> {
-        within_deadline(self.shared.affinity.acquire(Acquire {
+        within_deadline(self.replica.affinity.acquire(Acquire {
             key: key.clone(),
             proposed: proposed.clone(),
             owner: Owner::Router,
-            actor: self.shared.instance.clone(),
+            actor: self.replica.instance.clone(),
         }))
         .await
     }
@@ -176,19 +176,19 @@ impl Placing<'_> {
         let BindingAnswer::Bound(seen) = &self.known.binding else {
             return self.acquire(key, to).await;
         };
-        let moved = within_deadline(self.shared.affinity.rebind(Move {
+        let moved = within_deadline(self.replica.affinity.rebind(Move {
             key: key.clone(),
             at: seen.revision,
             to: to.clone(),
             reason,
-            actor: self.shared.instance.clone(),
+            actor: self.replica.instance.clone(),
         }))
         .await;
         match moved {
             // Somebody else was first: join what it has become.
             Err(CallError::FailedPrecondition { .. }) => self.acquire(key, to).await,
             Ok(bound) => {
-                self.shared.metrics.rebinds.inc();
+                self.replica.metrics.rebinds.inc();
                 Ok(bound)
             }
             Err(error) => Err(error),
@@ -199,10 +199,10 @@ impl Placing<'_> {
         let tokens_known = !self.blocks.hashes.is_empty();
         for missing in &decision.degraded {
             let name = degraded_name(*missing, tokens_known);
-            let counter = self.shared.metrics.degraded.with_label_values(&[name]);
+            let counter = self.replica.metrics.degraded.with_label_values(&[name]);
             counter.inc();
         }
-        self.shared.ledger.open(Entry {
+        self.replica.ledger.open(Entry {
             decision: decision.clone(),
             conversation: self.intake.conversation.clone(),
             tokens_known,

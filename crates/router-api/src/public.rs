@@ -14,12 +14,12 @@ use serde_json::json;
 use crate::admin::workers;
 use crate::error::ApiError;
 use crate::infer::infer;
+use crate::replica::Replica;
 use crate::route::route;
-use crate::shared::Shared;
 
 const OPENAPI: &str = include_str!("openapi.json");
 
-pub(crate) fn routes(shared: Arc<Shared>) -> Router {
+pub(crate) fn routes(replica: Arc<Replica>) -> Router {
     Router::new()
         .route("/v1/chat/completions", post(infer))
         .route("/v1/completions", post(infer))
@@ -38,19 +38,19 @@ pub(crate) fn routes(shared: Arc<Shared>) -> Router {
         .method_not_allowed_fallback(wrong_method)
         // Bodies are limited where they are read, with an answer that says so.
         .layer(axum::extract::DefaultBodyLimit::disable())
-        .with_state(shared)
+        .with_state(replica)
 }
 
-async fn models(State(shared): State<Arc<Shared>>) -> Json<serde_json::Value> {
-    let models = shared.mind.lock().models();
+async fn models(State(replica): State<Arc<Replica>>) -> Json<serde_json::Value> {
+    let models = replica.mind.lock().models();
     let data = models.iter().map(|model| {
         json!({"id": model.as_str(), "object": "model", "created": 0, "owned_by": "rankway"})
     });
     Json(json!({"object": "list", "data": data.collect::<Vec<_>>()}))
 }
 
-async fn readiness(State(shared): State<Arc<Shared>>) -> Response {
-    let missing = shared.context.health.missing();
+async fn readiness(State(replica): State<Arc<Replica>>) -> Response {
+    let missing = replica.context.health.missing();
     let status = match missing.is_empty() {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,
@@ -62,20 +62,20 @@ async fn readiness(State(shared): State<Arc<Shared>>) -> Response {
         .into_response()
 }
 
-async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
+async fn metrics(State(replica): State<Arc<Replica>>) -> Response {
     let mut text = Vec::new();
     let encoder = TextEncoder::new();
-    let families = shared.context.registry.gather();
+    let families = replica.context.registry.gather();
     match encoder.encode(&families, &mut text) {
         Ok(()) => as_type("text/plain; version=0.0.4", text),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }
 
-async fn unknown_path(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+async fn unknown_path(State(replica): State<Arc<Replica>>, request: Request) -> Response {
     let path = format!("{} {}", request.method(), request.uri().path());
     let response = ApiError::UnknownPath { path }.into_response();
-    shared.count(None, response.status());
+    replica.count(None, response.status());
     response
 }
 

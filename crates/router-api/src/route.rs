@@ -16,49 +16,49 @@ use crate::error::ApiError;
 use crate::intake::{Intake, TokenSource};
 use crate::openai::Fields;
 use crate::place::Placing;
-use crate::shared::Shared;
+use crate::replica::Replica;
 use crate::view::DecisionView;
 
 /// Answers where a request would go. With `"commit": true` the conversation is bound there and the choice
 /// stands; the reservation ends at once either way, because nothing tells when its prefill is done.
-pub(crate) async fn route(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Response {
+pub(crate) async fn route(State(replica): State<Arc<Replica>>, request: Request<Body>) -> Response {
     let (parts, body) = request.into_parts();
     let mut model = None;
-    let routed = serve(&shared, &parts.headers, body, &mut model).await;
+    let routed = serve(&replica, &parts.headers, body, &mut model).await;
     let response = routed.unwrap_or_else(IntoResponse::into_response);
-    shared.count(model.as_ref(), response.status());
+    replica.count(model.as_ref(), response.status());
     response
 }
 
 async fn serve(
-    shared: &Arc<Shared>,
+    replica: &Arc<Replica>,
     headers: &HeaderMap,
     body: Body,
     model: &mut Option<ModelName>,
 ) -> Result<Response, ApiError> {
-    let limit = shared.config.max_body;
-    let held = shared.bodies.read(headers, body, limit).await?;
+    let limit = replica.config.max_body;
+    let held = replica.bodies.read(headers, body, limit).await?;
     let fields = Fields::read(&held.bytes)?;
-    let mut intake = Intake::read(shared, headers, &fields)?;
+    let mut intake = Intake::read(replica, headers, &fields)?;
     *model = Some(intake.model.clone());
     if let Some(name) = fields.conversation() {
         let id = ConversationId::new(&name).map_err(|error| ApiError::Invalid {
             message: error.to_string(),
             param: Some("conversation"),
         })?;
-        intake.set_conversation(shared, id);
+        intake.set_conversation(replica, id);
     }
-    let source = TokenSource::of(shared, &intake, &fields)?;
+    let source = TokenSource::of(replica, &intake, &fields)?;
     let authorization = headers.get(http::header::AUTHORIZATION);
-    let blocks = shared
+    let blocks = replica
         .blocks(source, &intake, &fields, &held.bytes, authorization)
         .await;
     let commit = fields.commit == Some(true);
     let mut placing = Placing {
-        shared,
+        replica,
         intake: &intake,
         blocks: &blocks,
-        known: shared.ask(&intake, &blocks, commit).await,
+        known: replica.ask(&intake, &blocks, commit).await,
         tried: Vec::new(),
         retry_of: None,
     };
@@ -71,12 +71,12 @@ async fn serve(
             turn.decision.clone()
         }
     };
-    let workers = shared.mind.lock();
+    let workers = replica.mind.lock();
     let url = workers
         .worker(decision.place.worker())
         .map(|it| it.url.clone());
     drop(workers);
-    let entry = shared.ledger.get(decision.id);
+    let entry = replica.ledger.get(decision.id);
     let view = entry.map(|entry| DecisionView::of(&entry, url));
     Ok(Json(view).into_response())
 }

@@ -24,7 +24,7 @@ use crate::leases::{Lanes, Leases, Store};
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::mind::{Ids, Mind};
-use crate::shared::Shared;
+use crate::replica::Replica;
 use crate::{admin, follow, public};
 
 /// How long peers and the affinity store may take to hear the last of it.
@@ -35,7 +35,7 @@ pub struct RouterApi {
     listener: TcpListener,
     local_addr: SocketAddr,
     bus: Arc<dyn Bus>,
-    shared: Arc<Shared>,
+    replica: Arc<Replica>,
     lanes: Lanes,
 }
 
@@ -57,7 +57,7 @@ pub enum BindError {
 #[derive(Clone)]
 pub struct Handle {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    replica: Arc<Replica>,
 }
 
 impl Handle {
@@ -68,17 +68,17 @@ impl Handle {
 
     /// Its part of the admin API: `/api/v1/{workers,targets,decisions,decisions/{id},waterfall,config}`.
     pub fn admin_routes(&self) -> axum::Router {
-        admin::routes(self.shared.clone())
+        admin::routes(self.replica.clone())
     }
 
     /// The waterfall of all requests it has seen the end of.
     pub fn totals(&self) -> Totals {
-        self.shared.ledger.totals()
+        self.replica.ledger.totals()
     }
 
     /// How often it has moved a conversation to another target.
     pub fn rebinds(&self) -> u64 {
-        self.shared.metrics.rebinds.get()
+        self.replica.metrics.rebinds.get()
     }
 }
 
@@ -97,7 +97,7 @@ impl RouterApi {
         let local_addr = listener.local_addr().map_err(BindError::Address)?;
         let metrics = Metrics::new(&context.registry)?;
         let (leases, lanes) = Leases::new(metrics.untold.clone());
-        let shared = Shared {
+        let replica = Replica {
             mind: Mind::new(Router::new(instance.clone(), config.mind())),
             ids: Ids::new(&instance),
             clock: context.clock,
@@ -117,7 +117,7 @@ impl RouterApi {
             listener,
             local_addr,
             bus,
-            shared: Arc::new(shared),
+            replica: Arc::new(replica),
             lanes,
         })
     }
@@ -126,7 +126,7 @@ impl RouterApi {
     pub fn handle(&self) -> Handle {
         Handle {
             address: self.local_addr,
-            shared: self.shared.clone(),
+            replica: self.replica.clone(),
         }
     }
 
@@ -136,25 +136,25 @@ impl RouterApi {
             listener,
             local_addr,
             bus,
-            shared,
+            replica,
             lanes,
         } = self;
-        let store = Store::new(shared.affinity.clone(), shared.metrics.untold.clone());
+        let store = Store::new(replica.affinity.clone(), replica.metrics.untold.clone());
         let closing = CancellationToken::new();
         let mut notes = JoinSet::new();
         notes.spawn(lanes.serve(store.clone(), closing.clone()));
-        let mut tasks = background(&shared, &bus, store);
-        info!(%local_addr, policy = shared.config.policy.name(), "listening");
+        let mut tasks = background(&replica, &bus, store);
+        info!(%local_addr, policy = replica.config.policy.name(), "listening");
         let listener = listener.tap_io(|connection| {
             // A connection that cannot be told is merely slower.
             let _slower = connection.set_nodelay(true);
         });
         let stop = shutdown.clone();
-        let server = axum::serve(listener, public::routes(shared.clone()))
+        let server = axum::serve(listener, public::routes(replica.clone()))
             .with_graceful_shutdown(async move { stop.cancelled().await });
         let drained = async {
             shutdown.cancelled().await;
-            tokio::time::sleep(Duration::from_secs(shared.config.drain_seconds)).await;
+            tokio::time::sleep(Duration::from_secs(replica.config.drain_seconds)).await;
         };
         tokio::select! {
             biased;
@@ -168,7 +168,7 @@ impl RouterApi {
         tasks.shutdown().await;
         closing.cancel();
         let last = async {
-            follow::publish_once(&shared, bus.as_ref()).await?;
+            follow::publish_once(&replica, bus.as_ref()).await?;
             notes.join_next().await.transpose()?;
             anyhow::Ok(())
         };
@@ -181,16 +181,20 @@ impl RouterApi {
     }
 }
 
-fn background(shared: &Arc<Shared>, bus: &Arc<dyn Bus>, store: Store) -> JoinSet<()> {
-    let component = shared.context.health.component("router");
+fn background(replica: &Arc<Replica>, bus: &Arc<dyn Bus>, store: Store) -> JoinSet<()> {
+    let component = replica.context.health.component("router");
     let (caught_up, is_caught_up) = watch::channel(false);
     let mut tasks = JoinSet::new();
-    tasks.spawn(follow::follow_fleet(shared.clone(), bus.clone(), caught_up));
-    tasks.spawn(follow::follow_incarnations(shared.clone(), bus.clone()));
-    tasks.spawn(follow::follow_load(shared.clone(), bus.clone()));
-    tasks.spawn(follow::follow_peers(shared.clone(), bus.clone()));
-    tasks.spawn(follow::publish(shared.clone(), bus.clone()));
-    tasks.spawn(follow::expire(shared.clone(), component, is_caught_up));
-    tasks.spawn(store.renew(shared.leases.clone(), shared.instance.clone()));
+    tasks.spawn(follow::follow_fleet(
+        replica.clone(),
+        bus.clone(),
+        caught_up,
+    ));
+    tasks.spawn(follow::follow_incarnations(replica.clone(), bus.clone()));
+    tasks.spawn(follow::follow_load(replica.clone(), bus.clone()));
+    tasks.spawn(follow::follow_peers(replica.clone(), bus.clone()));
+    tasks.spawn(follow::publish(replica.clone(), bus.clone()));
+    tasks.spawn(follow::expire(replica.clone(), component, is_caught_up));
+    tasks.spawn(store.renew(replica.leases.clone(), replica.instance.clone()));
     tasks
 }

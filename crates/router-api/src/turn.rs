@@ -10,11 +10,11 @@ use routing::{Decision, Outcome, Status};
 use tokio::time::{Instant, timeout};
 
 use crate::ledger::End;
-use crate::shared::{ASK_TIMEOUT, Shared};
+use crate::replica::{ASK_TIMEOUT, Replica};
 
 /// An attempt under way.
 pub(crate) struct Turn {
-    shared: Arc<Shared>,
+    replica: Arc<Replica>,
     pub(crate) decision: Arc<Decision>,
     /// The conversation whose lease is held.
     lease: Option<ConversationKey>,
@@ -26,9 +26,9 @@ pub(crate) struct Turn {
 
 impl Turn {
     /// Takes over a decision.
-    pub(crate) fn new(shared: Arc<Shared>, decision: Decision, streams: bool) -> Self {
+    pub(crate) fn new(replica: Arc<Replica>, decision: Decision, streams: bool) -> Self {
         let turn = Self {
-            shared,
+            replica,
             decision: Arc::new(decision),
             lease: None,
             streams,
@@ -42,14 +42,14 @@ impl Turn {
 
     /// An acquire or rebind has given a lease.
     pub(crate) fn took_lease(&mut self, key: &ConversationKey) {
-        self.shared.leases.took(key);
+        self.replica.leases.took(key);
         self.lease = Some(key.clone());
     }
 
     /// The lease just taken is of no use: the binding is left to others.
     pub(crate) fn return_lease(&mut self) {
         if let Some(release) = self.release(&CallEnd::default()) {
-            self.shared.leases.release(release);
+            self.replica.leases.release(release);
         }
     }
 
@@ -64,7 +64,7 @@ impl Turn {
     pub(crate) fn dispatched(&mut self, received: Instant) {
         self.dispatched = Instant::now();
         let added = self.dispatched.saturating_duration_since(received);
-        let histogram = &self.shared.metrics.added_latency_seconds;
+        let histogram = &self.replica.metrics.added_latency_seconds;
         histogram.observe(added.as_secs_f64());
     }
 
@@ -75,15 +75,15 @@ impl Turn {
         }
         self.first_chunk = Some(Instant::now());
         let id = self.decision.id;
-        let shared = &self.shared;
-        shared.mind.lock().first_token(id, shared.clock.now());
+        let replica = &self.replica;
+        replica.mind.lock().first_token(id, replica.clock.now());
         if let (Some(key), Some(target)) = (&self.lease, self.decision.target()) {
-            shared.leases.confirm(Confirm {
+            replica.leases.confirm(Confirm {
                 key: key.clone(),
                 asked: target.clone(),
                 observed: target.clone(),
                 evidence: Evidence::Asked,
-                actor: shared.instance.clone(),
+                actor: replica.instance.clone(),
             });
         }
     }
@@ -92,7 +92,7 @@ impl Turn {
     pub(crate) fn end(&mut self, status: Status, end: &CallEnd) {
         self.finish(status, end);
         if let Some(release) = self.release(end) {
-            self.shared.leases.release(release);
+            self.replica.leases.release(release);
         }
     }
 
@@ -102,7 +102,7 @@ impl Turn {
         let end = CallEnd::default();
         self.finish(status, &end);
         if let Some(release) = self.release(&end) {
-            let told = self.shared.leases.release_now(release);
+            let told = self.replica.leases.release_now(release);
             // A store that is late is asked again all the same, and has its own deadline there.
             let _late = timeout(ASK_TIMEOUT, told).await;
         }
@@ -122,11 +122,14 @@ impl Turn {
             usage: end.usage,
         };
         let id = self.decision.id;
-        let shared = &self.shared;
-        let waterfall = shared.mind.lock().finish(id, &outcome, shared.clock.now());
+        let replica = &self.replica;
+        let waterfall = replica
+            .mind
+            .lock()
+            .finish(id, &outcome, replica.clock.now());
         if let Some(waterfall) = &waterfall {
             let count = |kind: &str, tokens: Tokens| {
-                let counter = shared.metrics.tokens.with_label_values(&[kind]);
+                let counter = replica.metrics.tokens.with_label_values(&[kind]);
                 counter.inc_by(tokens.get());
             };
             count("isl", waterfall.isl());
@@ -138,7 +141,7 @@ impl Turn {
             count("realised", waterfall.realised().unwrap_or_default());
         }
         let end = End { outcome, waterfall };
-        shared.ledger.close(id, end);
+        replica.ledger.close(id, end);
     }
 
     /// What gives the lease back.
@@ -155,7 +158,7 @@ impl Turn {
             key,
             target,
             end,
-            actor: self.shared.instance.clone(),
+            actor: self.replica.instance.clone(),
         })
     }
 
@@ -177,7 +180,7 @@ impl Turn {
         if let Some(target) = self.decision.target() {
             let rank = target.dp_rank.to_string();
             let labels = [target.worker.as_str(), &rank];
-            self.shared
+            self.replica
                 .metrics
                 .inflight
                 .with_label_values(&labels)

@@ -1,4 +1,4 @@
-//! What all requests of one router share.
+//! One router replica: what all of its requests share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,7 +31,7 @@ const TOKENIZE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest answer of a tokenizer: a million tokens of up to seven digits.
 const TOKENIZE_LIMIT: usize = 16 << 20;
 
-pub(crate) struct Shared {
+pub(crate) struct Replica {
     pub(crate) config: Config,
     pub(crate) instance: InstanceId,
     pub(crate) context: Context,
@@ -66,7 +66,7 @@ pub(crate) enum BindingAnswer {
     Silent,
 }
 
-impl Shared {
+impl Replica {
     /// Asks index and affinity store side by side.
     pub(crate) async fn ask(&self, intake: &Intake, blocks: &Blocks, record: bool) -> Known {
         let (views, binding) = tokio::join!(
