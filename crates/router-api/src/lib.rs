@@ -11,6 +11,7 @@ mod leases;
 mod ledger;
 mod metrics;
 mod mind;
+mod mismatch;
 mod openai;
 mod place;
 mod public;

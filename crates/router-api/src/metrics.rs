@@ -34,6 +34,8 @@ pub(crate) struct Metrics {
     pub(crate) untold: IntCounter,
     /// Records of other services that could not be read, by topic.
     pub(crate) unreadable: IntCounterVec,
+    /// 1 where the router hashes other tokens than the engines compute, by model.
+    pub(crate) token_mismatch: IntGaugeVec,
     /// Changes of reservations that peers were not told.
     pub(crate) unpublished: IntCounter,
 }
@@ -50,11 +52,9 @@ impl Metrics {
             let options = HistogramOpts::new(name, help).buckets(buckets);
             registered(registry, Histogram::with_opts(options)?)
         };
-        let inflight = Opts::new(
-            "rankway_target_inflight",
-            "Requests of this router on their way",
-        );
-        let inflight = IntGaugeVec::new(inflight, &["worker", "dp_rank"])?;
+        let gauges = |name, help, labels: &[&str]| {
+            registered(registry, IntGaugeVec::new(Opts::new(name, help), labels)?)
+        };
         Ok(Self {
             requests: counters(
                 "rankway_requests_total",
@@ -71,7 +71,11 @@ impl Metrics {
                 "Input tokens by level of the waterfall",
                 &["kind"],
             )?,
-            inflight: registered(registry, inflight)?,
+            inflight: gauges(
+                "rankway_target_inflight",
+                "Requests of this router on their way",
+                &["worker", "dp_rank"],
+            )?,
             degraded: counters(
                 "rankway_degraded_decisions_total",
                 "Decisions that had to do without something",
@@ -101,6 +105,11 @@ impl Metrics {
                 "rankway_router_unreadable_total",
                 "Records of other services that could not be read",
                 &["topic"],
+            )?,
+            token_mismatch: gauges(
+                "rankway_token_mismatch",
+                "1 where engines cache what the index does not know",
+                &["model"],
             )?,
             unpublished: counter(
                 "rankway_reservations_unpublished_total",

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use affinity::{ConversationKey, Owner};
 use contracts::rpc::{Acquire, Bound, CallError, Move};
-use domain::{DecisionId, Target};
+use domain::{DecisionId, ModelName, Target};
 use placement::Place;
 use routing::{BindingAction, Decision, Degraded, NoTarget, Request};
 use tokio::time::Instant;
@@ -46,7 +46,7 @@ impl Placing<'_> {
         let decided = router.decide(&request, self.views(), self.binding(), now, seed);
         router.abandon(request.id, now);
         drop(router);
-        let mut decision = decided.map_err(refused)?;
+        let mut decision = decided.map_err(|why| refused(&self.intake.model, why))?;
         self.note_silence(&mut decision);
         let decision = Arc::new(decision);
         self.record(&decision);
@@ -94,7 +94,7 @@ impl Placing<'_> {
         drop(router);
         let histogram = &self.replica.metrics.decision_seconds;
         histogram.observe(began.elapsed().as_secs_f64());
-        let mut decision = decided.map_err(refused)?;
+        let mut decision = decided.map_err(|why| refused(&self.intake.model, why))?;
         self.note_silence(&mut decision);
         let turn = Turn::new(self.replica.clone(), decision, self.intake.streams);
         Ok((request, turn))
@@ -222,18 +222,14 @@ pub(crate) fn degraded_name(missing: Degraded, tokens_known: bool) -> &'static s
     }
 }
 
-fn refused(why: NoTarget) -> ApiError {
+fn refused(model: &ModelName, why: NoTarget) -> ApiError {
     match why {
-        NoTarget::UnknownModel { ref model } | NoTarget::NoneReady { ref model, .. } => {
+        NoTarget::UnknownModel { .. } | NoTarget::NoneReady { .. } | NoTarget::AllTried { .. } => {
             ApiError::NoTarget {
                 model: model.to_string(),
                 why: why.to_string(),
             }
         }
-        NoTarget::AllTried { .. } => ApiError::NoTarget {
-            model: String::new(),
-            why: why.to_string(),
-        },
         NoTarget::InvalidPin { .. } => ApiError::invalid(why.to_string()),
     }
 }

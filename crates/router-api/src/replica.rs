@@ -22,6 +22,7 @@ use crate::leases::Leases;
 use crate::ledger::Ledger;
 use crate::metrics::{Metrics, UNKNOWN_MODEL};
 use crate::mind::{Ids, Mind};
+use crate::mismatch::MismatchWatch;
 use crate::openai::Fields;
 
 /// How long index and affinity store may take before a decision is made without them.
@@ -45,6 +46,7 @@ pub(crate) struct Replica {
     pub(crate) ledger: Ledger,
     pub(crate) bodies: Budget,
     pub(crate) metrics: Metrics,
+    pub(crate) mismatch: MismatchWatch,
     /// Which worker tokenises next.
     pub(crate) tokenizer: AtomicUsize,
 }

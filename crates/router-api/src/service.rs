@@ -24,6 +24,7 @@ use crate::leases::{Lanes, Leases, Store};
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::mind::{Ids, Mind};
+use crate::mismatch::MismatchWatch;
 use crate::replica::Replica;
 use crate::{admin, follow, public};
 
@@ -110,6 +111,7 @@ impl RouterApi {
             leases: Arc::new(leases),
             ledger: Ledger::default(),
             bodies: Budget::default(),
+            mismatch: MismatchWatch::new(metrics.token_mismatch.clone()),
             metrics,
             tokenizer: Default::default(),
         };

@@ -128,6 +128,7 @@ impl Turn {
             .lock()
             .finish(id, &outcome, replica.clock.now());
         if let Some(waterfall) = &waterfall {
+            replica.mismatch.see(&self.decision.model, waterfall);
             let count = |kind: &str, tokens: Tokens| {
                 let counter = replica.metrics.tokens.with_label_values(&[kind]);
                 counter.inc_by(tokens.get());

@@ -157,3 +157,32 @@ async fn baselines_neither_read_nor_write_bindings() {
         assert_eq!(world.admin("config").await["affinity"], "off");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_counts_from_its_decision_though_no_engine_has_answered() {
+    const REQUESTS: usize = 40;
+    let mut engine = Engine::start().await;
+    let world = World::before(&[&engine]).await;
+    let mut clients = tokio::task::JoinSet::new();
+    for number in 0..REQUESTS {
+        let client = world.client.clone();
+        let body = json!({"model": "m", "prompt": vec![number; 8_000]}).to_string();
+        clients.spawn(async move { client.post("/v1/completions", &[], &body).await.status });
+    }
+    let mut waiting = Vec::new();
+    for _ in 0..REQUESTS {
+        waiting.push(engine.next().await);
+    }
+    let first = waiting.iter().filter(|it| it.rank() == Some("0")).count();
+    assert!(
+        first.abs_diff(REQUESTS - first) <= 1,
+        "{first} of {REQUESTS} on the first rank"
+    );
+    for arrival in waiting {
+        arrival.answer(200, "{}");
+    }
+    for status in clients.join_all().await {
+        assert!(status.is_success());
+    }
+    world.until_nothing_is_left().await;
+}
