@@ -8,6 +8,10 @@ use crate::Config;
 
 /// The weight of a new sample in an exponentially weighted mean.
 const WEIGHT: f64 = 0.1;
+/// The weight of a sample that says the worker is slower than thought. Whatever else a rank or its siblings
+/// do meanwhile makes a sample look slow and nothing makes it look fast, so the estimate follows the fast
+/// ones: with these weights about the ninth decile.
+const SLOWER_WEIGHT: f64 = 0.01;
 /// Shorter prefills are left out: fixed costs hide their speed.
 const MIN_SAMPLE_TOKENS: u64 = 256;
 /// Shorter answers are left out: their steps are too few to be a mean.
@@ -33,7 +37,11 @@ impl Mean {
     }
 
     pub(crate) fn learn(&mut self, sample: f64) {
-        self.0 += WEIGHT * (sample - self.0);
+        self.learn_weighted(sample, WEIGHT);
+    }
+
+    fn learn_weighted(&mut self, sample: f64, weight: f64) {
+        self.0 += weight * (sample - self.0);
     }
 }
 
@@ -67,19 +75,26 @@ impl Speed {
 
     /// Learns from a prefill that had no queue before it.
     pub(crate) fn prefilled(&mut self, uncached: Tokens, ttft: Duration) {
-        if uncached.get() >= MIN_SAMPLE_TOKENS {
-            let sample = uncached.as_f64() / ttft.as_secs_f64();
-            self.prefill_rate
-                .learn(clamp(sample, SLOWEST_PREFILL, FASTEST_PREFILL));
+        if uncached.get() < MIN_SAMPLE_TOKENS {
+            return;
         }
+        let sample = uncached.as_f64() / ttft.as_secs_f64();
+        let sample = clamp(sample, SLOWEST_PREFILL, FASTEST_PREFILL);
+        let slower = sample < self.prefill_rate.get();
+        let weight = if slower { SLOWER_WEIGHT } else { WEIGHT };
+        self.prefill_rate.learn_weighted(sample, weight);
     }
 
     /// Learns from an answer of `completion` tokens that took `decoding` from the first to the last.
     pub(crate) fn decoded(&mut self, completion: Tokens, decoding: Duration) {
-        if completion.get() >= MIN_SAMPLE_STEPS {
-            let step = decoding.as_secs_f64() / (completion.as_f64() - 1.0);
-            self.decode_step.learn(step.min(LONGEST_STEP));
+        if completion.get() < MIN_SAMPLE_STEPS {
+            return;
         }
+        let step = decoding.as_secs_f64() / (completion.as_f64() - 1.0);
+        let sample = step.min(LONGEST_STEP);
+        let slower = sample > self.decode_step.get();
+        let weight = if slower { SLOWER_WEIGHT } else { WEIGHT };
+        self.decode_step.learn_weighted(sample, weight);
     }
 }
 

@@ -58,13 +58,14 @@ pub(crate) struct Open {
     pub(crate) overlap: Option<Overlap>,
     /// What each rank of the worker held.
     pub(crate) held: Vec<(Target, Tokens)>,
-    /// Whether no rank of the worker had anything else to prefill.
+    /// Whether nothing else was being computed at its worker.
     pub(crate) unqueued: bool,
     pub(crate) first_token: bool,
 }
 
 impl Open {
-    pub(crate) fn new(decision: &Decision) -> Self {
+    /// `unqueued` says that nothing else was being computed at its worker.
+    pub(crate) fn new(decision: &Decision, unqueued: bool) -> Self {
         let worker = decision.place.worker();
         let candidates = decision.snapshot.candidates.iter();
         let ranks: Vec<_> = candidates
@@ -83,9 +84,7 @@ impl Open {
                 .iter()
                 .map(|it| (it.target.clone(), it.held.disk))
                 .collect(),
-            unqueued: ranks
-                .iter()
-                .all(|it| it.pending + it.foreign == Tokens::ZERO),
+            unqueued,
             first_token: false,
         }
     }

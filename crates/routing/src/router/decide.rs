@@ -143,6 +143,7 @@ impl Router {
 
     /// Counts a decision as on its way, and its work as reserved where a rank is named.
     fn enter(&mut self, decision: &Decision, request: &Request, now: Timestamp) {
+        let unqueued = self.is_idle(decision);
         if let (Some(target), Some(uncached)) = (decision.target(), decision.uncached) {
             self.fleet.memory_mut(target).active += 1;
             let queued = self.reservations.pending(target, now) + uncached;
@@ -172,7 +173,14 @@ impl Router {
             self.counters.decisions_untracked += 1;
             return;
         }
-        self.open.insert(decision.id, Open::new(decision));
+        self.open.insert(decision.id, Open::new(decision, unqueued));
+    }
+
+    /// Whether no prefill is known to be under way at any rank of the place's worker: they run in lock step.
+    fn is_idle(&self, decision: &Decision) -> bool {
+        let candidates = decision.snapshot.candidates.iter();
+        let mut ranks = candidates.filter(|it| it.target.worker == *decision.place.worker());
+        ranks.all(|it| it.foreign == Tokens::ZERO && self.reservations.count(&it.target) == 0)
     }
 }
 

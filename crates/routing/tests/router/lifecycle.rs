@@ -171,13 +171,22 @@ fn speed_is_learnt_from_prefills_that_did_not_queue() {
             usage: Some(usage(12_864, 2, Some(0))),
             ..served()
         };
-        // 12,864 tokens at 4,000 a second; the second one waits as long again.
-        world.router.finish(request.id, &outcome(3.216), world.now);
-        world.router.finish(queued.id, &outcome(6.432), world.now);
+        // 12,864 tokens at 16,000 a second; the second one waits as long again.
+        world.router.finish(request.id, &outcome(0.804), world.now);
+        world.router.finish(queued.id, &outcome(1.608), world.now);
         world.wait(10.0);
     }
     let rate = world.router.prefill_rate(&id);
-    assert!((rate - 4_000.0).abs() < 20.0, "{rate}");
+    assert!((rate - 16_000.0).abs() < 50.0, "{rate}");
+    let request = world.request(&content(5_000, 100));
+    world.decide(&request, None).unwrap();
+    let disturbed = Outcome {
+        ttft: Some(Duration::from_secs(8)),
+        ..served()
+    };
+    world.router.finish(request.id, &disturbed, world.now);
+    let rate = world.router.prefill_rate(&id);
+    assert!(rate > 15_800.0, "{rate}: one slow sample proves little");
 }
 
 #[test]
