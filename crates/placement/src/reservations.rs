@@ -180,6 +180,11 @@ impl Reservations {
         u32::try_from(live + ended.count()).unwrap_or(u32::MAX)
     }
 
+    /// The router that made a live reservation.
+    pub fn router_of(&self, id: DecisionId) -> Option<&InstanceId> {
+        self.live.get(&id).map(|it| &it.router)
+    }
+
     /// Live reservations of all targets.
     pub fn len(&self) -> usize {
         self.live.len()

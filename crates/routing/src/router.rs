@@ -100,10 +100,12 @@ impl Router {
         self.fleet.set_load(worker, ranks, &self.reservations);
     }
 
-    /// Takes in what another router has sent, or seen the end of. Its own changes come back on the topic
-    /// and are ignored.
+    /// Takes in what another router has sent, or seen the end of. Its own changes come back on the topic and
+    /// are ignored, as is what concerns a reservation that `router` did not make.
     pub fn apply_peer(&mut self, router: &InstanceId, change: &ReservationChange, now: Timestamp) {
-        if *router == self.instance {
+        let (ReservationChange::Reserve { id, .. } | ReservationChange::Release { id }) = change;
+        let maker = self.reservations.router_of(*id);
+        if *router == self.instance || maker.is_some_and(|it| it != router) {
             return;
         }
         match change {
@@ -125,10 +127,7 @@ impl Router {
                 now,
             ),
             ReservationChange::Release { id } => {
-                // One of our own is ended by ourselves alone.
-                if !self.open.contains_key(id) {
-                    self.reservations.release(*id, now);
-                }
+                self.reservations.release(*id, now);
             }
         }
     }

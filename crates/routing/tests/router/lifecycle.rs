@@ -143,6 +143,24 @@ fn a_silent_peers_reservations_end_by_their_lease() {
 }
 
 #[test]
+fn a_router_cannot_touch_what_another_reserved() {
+    let mut world = world();
+    let request = world.request(&content(1, 100));
+    let decision = world.decide(&request, None).unwrap();
+    let at = decision.target().unwrap();
+    let peer = "r2".parse().unwrap();
+    let mut changes = world.router.take_changes();
+    changes.push(ReservationChange::Release { id: request.id });
+    if let ReservationChange::Reserve { uncached, .. } = &mut changes[0] {
+        *uncached = Tokens::ZERO;
+    }
+    for change in changes {
+        world.router.apply_peer(&peer, &change, world.now);
+    }
+    assert_eq!(world.router.pending(at, world.now), request.isl);
+}
+
+#[test]
 fn a_reservation_outlives_the_queue_it_waits_in() {
     let mut world = World::new(1, 1, Config::default());
     let at = target("w1#1/0");
