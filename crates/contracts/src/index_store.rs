@@ -5,9 +5,16 @@ use bus::{Generation, Offset};
 use domain::{Epoch, EventSeq, KvOp, Target, WorkerId};
 use prefix_index::Claims;
 
+/// How far the partitions of `kv-events` have been applied; those not listed are to be read from the
+/// beginning.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogCursors(pub Vec<LogCursor>);
+
 /// How far a partition of `kv-events` has been applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogCursor {
+    /// Which partition.
+    pub partition: u32,
     /// Which log it is.
     pub generation: Generation,
     /// The last record applied.
@@ -52,6 +59,8 @@ pub struct Base {
 /// Operations as they were applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
+    /// Its place in the order of the rank's segments.
+    pub number: u64,
     /// In order.
     pub ops: Vec<KvOp>,
 }

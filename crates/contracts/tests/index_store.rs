@@ -2,7 +2,7 @@
 
 use bus::{Generation, Offset};
 use contracts::Encoding;
-use contracts::index_store::{Base, Fence, LogCursor, Segment, StoredRank};
+use contracts::index_store::{Base, Fence, LogCursor, LogCursors, Segment, StoredRank};
 use domain::{
     BlockSize, EngineHash, Epoch, EventSeq, KvOp, Namespace, SequenceHash, Target, Tier, WorkerId,
 };
@@ -15,10 +15,11 @@ fn check<T: Encoding + PartialEq + std::fmt::Debug>(value: &T) {
 
 #[test]
 fn every_stored_thing_survives() {
-    check(&LogCursor {
+    check(&LogCursors(vec![LogCursor {
+        partition: 15,
         generation: Generation(u64::MAX),
         offset: Offset(7),
-    });
+    }]));
     check(&Fence {
         worker: WorkerId::new("w1").unwrap(),
         epoch: Epoch::new(3),
@@ -29,6 +30,7 @@ fn every_stored_thing_survives() {
         first_segment: 9,
     });
     check(&Segment {
+        number: 3,
         ops: vec![
             KvOp::Cleared,
             KvOp::Removed {

@@ -95,7 +95,7 @@ impl Indexer {
             bus: self.bus,
             answers: self.answers,
             writer,
-            partitions: Partitions::new(|partition| loaded.cursors.get(&partition).copied()),
+            partitions: Partitions::new(&loaded.cursors),
             saving,
             metrics: self.metrics,
             clock,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bus::{Bus, BusError, Delivered, Generation, Offset, Partition, Start, Tail};
-use contracts::index_store::LogCursor;
+use contracts::index_store::{LogCursor, LogCursors};
 use contracts::topics::KV_EVENTS;
 use domain::Timestamp;
 use futures::stream::{AbortHandle, BoxStream, SelectAll};
@@ -56,10 +56,10 @@ pub(crate) enum Opened {
 }
 
 impl Partitions {
-    /// All of them, to be opened where `cursor` says that a store left off.
-    pub(crate) fn new(cursor: impl Fn(u32) -> Option<LogCursor>) -> Self {
+    /// All of them, to be opened where `cursors` say that a store left off.
+    pub(crate) fn new(cursors: &LogCursors) -> Self {
         let log = |at: Partition| {
-            let cursor = cursor(at.index);
+            let cursor = cursors.0.iter().find(|it| it.partition == at.index);
             Log {
                 generation: cursor.map(|it| it.generation),
                 taken: cursor.map(|it| it.offset),
@@ -175,21 +175,29 @@ impl Partitions {
         log.generation.is_some_and(|known| known != tail.generation)
     }
 
-    /// The cursors that have moved, to be saved. `held_since` gives the record after which a partition must
+    /// The cursors to be saved, if any has moved. `held_since` gives the record after which a partition must
     /// be read again, where that is not the last one taken.
     pub(crate) fn changed(
         &mut self,
         held_since: impl Fn(u32) -> Option<Option<Offset>>,
-    ) -> Vec<(u32, Option<LogCursor>)> {
-        let mut changed = Vec::new();
-        for log in self.logs.iter_mut().filter(|log| log.changed) {
-            log.changed = false;
-            let offset = held_since(log.at.index).unwrap_or(log.taken);
-            let cursor = log.generation.zip(offset);
-            let cursor = cursor.map(|(generation, offset)| LogCursor { generation, offset });
-            changed.push((log.at.index, cursor));
+    ) -> Option<LogCursors> {
+        if !self.logs.iter().any(|log| log.changed) {
+            return None;
         }
-        changed
+        let mut cursors = Vec::new();
+        for log in &mut self.logs {
+            log.changed = false;
+            let partition = log.at.index;
+            let offset = held_since(partition).unwrap_or(log.taken);
+            if let Some((generation, offset)) = log.generation.zip(offset) {
+                cursors.push(LogCursor {
+                    partition,
+                    generation,
+                    offset,
+                });
+            }
+        }
+        Some(LogCursors(cursors))
     }
 }
 

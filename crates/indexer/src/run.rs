@@ -223,10 +223,10 @@ impl Loop {
 
     fn save(&mut self, now: Timestamp) {
         let mut changes = self.writer.gather();
-        let cursors = self
+        let writer = &self.writer;
+        changes.cursors = self
             .partitions
-            .changed(|partition| self.writer.held_since(partition));
-        changes.cursors = cursors.into_iter().collect();
+            .changed(|partition| writer.held_since(partition));
         if !changes.is_empty() {
             self.saving.save(changes, now);
         }

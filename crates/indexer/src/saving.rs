@@ -15,7 +15,9 @@ use tracing::{error, info, warn};
 
 use crate::Config;
 use crate::metrics::Metrics;
-use crate::store::{Changes, Folded, Loaded, RankNumber, Saved, Store, StoreError, move_aside};
+use crate::store::{
+    Changes, Folded, Loaded, RankNumber, Saved, Slots, Store, StoreError, move_aside,
+};
 
 /// A rank's segments are folded when they are this many times its base: the base is rewritten once for so
 /// many bytes of segments, and a start reads at most so many times the base.
@@ -43,9 +45,20 @@ pub(crate) struct Saving {
 #[derive(Clone, Debug)]
 struct Taken {
     target: Target,
-    next_segment: u64,
+    slots: Slots,
     base_bytes: u64,
     segment_bytes: u64,
+}
+
+impl Taken {
+    fn nothing(target: &Target) -> Self {
+        Self {
+            target: target.clone(),
+            slots: Slots::default(),
+            base_bytes: 0,
+            segment_bytes: 0,
+        }
+    }
 }
 
 /// What has been done in the background.
@@ -99,7 +112,7 @@ pub(crate) async fn open(
     let taken = |(number, rank): (&RankNumber, &crate::store::LoadedRank)| {
         let taken = Taken {
             target: rank.stored.target.clone(),
-            next_segment: rank.stored.next_segment,
+            slots: rank.slots.clone(),
             base_bytes: rank.base_bytes,
             segment_bytes: rank.segment_bytes,
         };
@@ -172,19 +185,17 @@ impl Saving {
     }
 
     /// Begins to write `changes`. No other save may be going on.
-    pub(crate) fn save(&mut self, changes: Changes, now: Timestamp) {
+    pub(crate) fn save(&mut self, mut changes: Changes, now: Timestamp) {
         let Some(store) = self.store.clone() else {
             return;
         };
         self.saved_at = now;
-        for (number, rank, _) in &changes.ranks {
-            let taken = self.taken.entry(*number).or_insert_with(|| Taken {
-                target: rank.target.clone(),
-                next_segment: 0,
-                base_bytes: 0,
-                segment_bytes: 0,
-            });
-            taken.next_segment = rank.next_segment;
+        for change in &mut changes.ranks {
+            let taken = self.taken.entry(change.number);
+            let taken = taken.or_insert_with(|| Taken::nothing(&change.rank.target));
+            if let Some(segment) = &change.segment {
+                change.slot = taken.slots.take(segment.number);
+            }
         }
         for number in &changes.gone {
             self.taken.remove(number);
@@ -256,6 +267,7 @@ impl Saving {
         counter.inc_by(folded.base_bytes);
         match self.taken.get_mut(&number) {
             Some(taken) => {
+                taken.slots.free_below(folded.first_segment);
                 taken.base_bytes = folded.base_bytes;
                 taken.segment_bytes = taken.segment_bytes.saturating_sub(folded.segment_bytes);
                 let target = &taken.target;
@@ -285,7 +297,7 @@ impl Saving {
         if let Some((number, taken)) = self.taken.iter().find(outgrown) {
             let (number, taken) = (*number, taken.clone());
             self.folds.spawn_blocking(move || {
-                let folded = store.fold(number, &taken.target, taken.next_segment)?;
+                let folded = store.fold(number, &taken.target, taken.slots.used())?;
                 Ok((number, Job::Folded(folded)))
             });
         }

@@ -5,22 +5,27 @@
 //! not at all: so after a crash the store stands at some earlier moment, and the log from there on leads to
 //! the present. When a rank's segments outgrow its base, they are folded into a new one. Everything read is
 //! checked for being whole; a store that is not is moved aside and built anew.
+//!
+//! Segments and chunks lie in places that are written over when their content counts no more: sled copies about
+//! 4 bytes for each byte under keys that come and go, and about 2 under keys that stay. So a byte of operations
+//! costs about 3 bytes written, bases included (measured over 40 MB of events of 8 ranks of 20,000 blocks).
 
 mod checkpoint;
 mod keys;
 mod load;
+mod slots;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use contracts::index_store::{Fence, LogCursor, Segment, StoredRank};
+use contracts::index_store::{Fence, LogCursors, Segment, StoredRank};
 use contracts::{DecodeError, Encoding};
 
 pub(crate) use checkpoint::Folded;
 pub(crate) use keys::RankNumber;
 pub(crate) use load::{Loaded, LoadedRank};
+pub(crate) use slots::Slots;
 
 /// The version of the layout. Another one is not read: the store is rebuilt.
 const FORMAT: &[u8] = b"1";
@@ -36,20 +41,30 @@ pub(crate) struct Store {
 /// What has changed since the last save.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    /// By partition; none where it must be read from the beginning.
-    pub(crate) cursors: BTreeMap<u32, Option<LogCursor>>,
+    /// All of them, if any has moved.
+    pub(crate) cursors: Option<LogCursors>,
     pub(crate) fences: Vec<Fence>,
-    /// Ranks, each with what was applied since, which becomes the segment before its next one.
-    pub(crate) ranks: Vec<(RankNumber, StoredRank, Segment)>,
+    pub(crate) ranks: Vec<RankChange>,
     /// How many ranks there are after this.
     pub(crate) rank_count: u64,
     /// Ranks that are not there any more. The rest of them is [`Store::erase`]d later.
     pub(crate) gone: Vec<RankNumber>,
 }
 
+/// What has changed of a rank.
+#[derive(Debug)]
+pub(crate) struct RankChange {
+    pub(crate) number: RankNumber,
+    pub(crate) rank: StoredRank,
+    /// What was applied, if anything was.
+    pub(crate) segment: Option<Segment>,
+    /// Where the segment goes.
+    pub(crate) slot: u32,
+}
+
 impl Changes {
     pub(crate) fn is_empty(&self) -> bool {
-        self.cursors.is_empty()
+        self.cursors.is_none()
             && self.fences.is_empty()
             && self.ranks.is_empty()
             && self.gone.is_empty()
@@ -104,7 +119,10 @@ impl Store {
                 return Err(StoreError::Damaged(format!("format {format:?} is unknown")));
             }
             None if db.is_empty() => {
-                db.insert(keys::FORMAT, FORMAT)?;
+                let mut batch = sled::Batch::default();
+                batch.insert(keys::FORMAT, FORMAT);
+                keys::padding().for_each(|key| batch.insert(key, &[]));
+                db.apply_batch(batch)?;
             }
             None => return Err(StoreError::Damaged("the format is missing".into())),
         }
@@ -115,24 +133,20 @@ impl Store {
     pub(crate) fn save(&self, changes: &Changes) -> Result<Saved, StoreError> {
         let mut batch = sled::Batch::default();
         let mut saved = Saved::default();
-        for (partition, cursor) in &changes.cursors {
-            let key = keys::cursor(*partition);
-            match cursor {
-                Some(cursor) => batch.insert(key, &cursor.to_bytes()[..]),
-                None => batch.remove(key),
-            }
+        if let Some(cursors) = &changes.cursors {
+            batch.insert(keys::CURSORS, &cursors.to_bytes()[..]);
         }
         for fence in &changes.fences {
             batch.insert(keys::fence(&fence.worker), &fence.to_bytes()[..]);
         }
-        for (number, rank, segment) in &changes.ranks {
-            if !segment.ops.is_empty() {
+        for change in &changes.ranks {
+            let number = change.number;
+            if let Some(segment) = &change.segment {
                 let segment = segment.to_bytes();
-                saved.segments.push((*number, segment.len() as u64));
-                let written = rank.next_segment.saturating_sub(1);
-                batch.insert(keys::segment(*number, written), &segment[..]);
+                saved.segments.push((number, segment.len() as u64));
+                batch.insert(keys::segment(number, change.slot), &segment[..]);
             }
-            batch.insert(keys::rank(*number), &rank.to_bytes()[..]);
+            batch.insert(keys::rank(number), &change.rank.to_bytes()[..]);
         }
         for number in &changes.gone {
             batch.remove(keys::rank(*number));

@@ -19,7 +19,7 @@ use crate::metrics::Metrics;
 use crate::pieces::pieces;
 use crate::position::{MAX_PARTS, Position, Verdict};
 use crate::resync::Resyncs;
-use crate::store::{Changes, Loaded, RankNumber};
+use crate::store::{Changes, Loaded, RankChange, RankNumber};
 
 /// Blocks swept at each tick, in steps short enough for readers.
 const SWEPT_PER_TICK: usize = 65_536;
@@ -260,7 +260,11 @@ impl Writer {
                 continue;
             }
             let ops = std::mem::take(&mut tracked.ops);
-            tracked.next_segment += u64::from(!ops.is_empty());
+            let segment = (!ops.is_empty()).then_some(Segment {
+                number: tracked.next_segment,
+                ops,
+            });
+            tracked.next_segment += u64::from(segment.is_some());
             let rank = StoredRank {
                 target: target.clone(),
                 cursor: tracked.position.cursor(),
@@ -271,7 +275,12 @@ impl Writer {
                     .map_or(Claims::Complete, |it| it.claims),
                 next_segment: tracked.next_segment,
             };
-            changes.ranks.push((tracked.number, rank, Segment { ops }));
+            changes.ranks.push(RankChange {
+                number: tracked.number,
+                rank,
+                segment,
+                slot: 0,
+            });
         }
         changes
     }

@@ -165,7 +165,7 @@ async fn a_store_of_another_format_is_moved_aside() {
 async fn a_store_with_a_segment_missing_is_moved_aside() {
     rebuilds_after(|path| {
         let db = sled::open(path).unwrap();
-        let segments: Vec<_> = db.scan_prefix("s").keys().flatten().collect();
+        let segments: Vec<_> = db.scan_prefix("v").keys().flatten().collect();
         db.remove(&segments[0]).unwrap();
         db.flush().unwrap();
     })
@@ -176,7 +176,7 @@ async fn a_store_with_a_segment_missing_is_moved_aside() {
 async fn a_store_with_an_unreadable_value_is_moved_aside() {
     rebuilds_after(|path| {
         let db = sled::open(path).unwrap();
-        let segment = db.scan_prefix("s").keys().next().unwrap().unwrap();
+        let segment = db.scan_prefix("v").keys().next().unwrap().unwrap();
         db.insert(segment, &[0xff; 32]).unwrap();
         db.flush().unwrap();
     })

@@ -6,7 +6,7 @@ use prefix_index::{Claims, Copies, HeldBlock, RankSnapshot};
 
 use super::{Wire, invalid, required};
 use crate::DecodeError;
-use crate::index_store::{Base, Fence, LogCursor, Segment, StoredRank};
+use crate::index_store::{Base, Fence, LogCursor, LogCursors, Segment, StoredRank};
 
 /// The generated types, which find those of `rankway.v1` two modules up; they never leave this crate.
 mod rankway {
@@ -24,12 +24,29 @@ mod rankway {
 }
 use rankway::store::v1 as stored;
 
+impl Wire for LogCursors {
+    const WHAT: &'static str = "log cursors";
+    type Message = stored::LogCursors;
+
+    fn to_wire(&self) -> stored::LogCursors {
+        stored::LogCursors {
+            cursors: self.0.iter().map(Wire::to_wire).collect(),
+        }
+    }
+
+    fn from_wire(message: stored::LogCursors) -> Result<Self, DecodeError> {
+        let cursors = message.cursors.into_iter().map(LogCursor::from_wire);
+        cursors.collect::<Result<_, _>>().map(Self)
+    }
+}
+
 impl Wire for LogCursor {
     const WHAT: &'static str = "log cursor";
     type Message = stored::LogCursor;
 
     fn to_wire(&self) -> stored::LogCursor {
         stored::LogCursor {
+            partition: self.partition,
             generation: self.generation.0,
             offset: self.offset.0,
         }
@@ -37,6 +54,7 @@ impl Wire for LogCursor {
 
     fn from_wire(message: stored::LogCursor) -> Result<Self, DecodeError> {
         Ok(Self {
+            partition: message.partition,
             generation: Generation(message.generation),
             offset: Offset(message.offset),
         })
@@ -194,6 +212,7 @@ impl Wire for Segment {
 
     fn to_wire(&self) -> stored::Segment {
         stored::Segment {
+            number: self.number,
             ops: self.ops.iter().map(Wire::to_wire).collect(),
         }
     }
@@ -201,6 +220,7 @@ impl Wire for Segment {
     fn from_wire(message: stored::Segment) -> Result<Self, DecodeError> {
         let ops = message.ops.into_iter().map(KvOp::from_wire);
         Ok(Self {
+            number: message.number,
             ops: ops.collect::<Result<_, _>>()?,
         })
     }

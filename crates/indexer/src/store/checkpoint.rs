@@ -3,6 +3,8 @@
 //! A fold reads the store and not the live index, so it takes no lock and its outcome is the state at one
 //! segment's end, whatever is applied meanwhile.
 
+use std::collections::BTreeMap;
+
 use contracts::Encoding;
 use contracts::index_store::{Base, Segment};
 use domain::Target;
@@ -23,20 +25,22 @@ pub(crate) struct Folded {
     pub(crate) base_bytes: u64,
     /// Bytes of the segments that are in it.
     pub(crate) segment_bytes: u64,
+    /// The first segment that is not.
+    pub(crate) first_segment: u64,
 }
 
 impl Store {
-    /// Folds the segments of `target` below `until` into a new base.
+    /// Folds the segments of `target` that lie in `slots`, by number, into a new base. They are all that
+    /// count and were saved, from the first on. Their slots may be written over when this has returned.
     pub(crate) fn fold(
         &self,
         number: RankNumber,
         target: &Target,
-        until: u64,
+        slots: &BTreeMap<u64, u32>,
     ) -> Result<Folded, StoreError> {
         let base = self.db.get(keys::base(number))?;
         let base = base.map(|it| Base::from_bytes(&it)).transpose()?;
         let mut index = PrefixIndex::new(0);
-        let mut replaced = Vec::new();
         if let Some(base) = base {
             for chunk in 0..base.chunks {
                 let key = keys::chunk(number, base.generation, chunk);
@@ -44,20 +48,24 @@ impl Store {
                 index
                     .restore(target, &RankSnapshot::from_bytes(&value)?)
                     .map_err(|why| StoreError::Damaged(why.to_string()))?;
-                replaced.push(key.into());
             }
         }
         let mut segment_bytes = 0;
-        for segment in base.map_or(0, |it| it.first_segment)..until {
-            let key = keys::segment(number, segment);
-            let value = self.db.get(&key)?.ok_or_else(|| missing(target))?;
+        let mut first_segment = base.map_or(0, |it| it.first_segment);
+        for slot in slots.values() {
+            let value = self.db.get(keys::segment(number, *slot))?;
+            let value = value.ok_or_else(|| missing(target))?;
+            let segment = Segment::from_bytes(&value)?;
+            if segment.number != first_segment {
+                return Err(missing(target));
+            }
+            first_segment += 1;
             segment_bytes += value.len() as u64;
-            for op in Segment::from_bytes(&value)?.ops {
+            for op in segment.ops {
                 index
                     .apply(target, &op)
                     .map_err(|why| StoreError::Damaged(why.to_string()))?;
             }
-            replaced.push(key.into());
         }
         let generation = base.map_or(0, |it| it.generation + 1);
         let (chunks, base_bytes) = match index.snapshot(target) {
@@ -67,14 +75,13 @@ impl Store {
         let base = Base {
             generation,
             chunks,
-            first_segment: until,
+            first_segment,
         };
-        // From here on the old parts are left over; if they are not removed now, the next start does.
         self.db.insert(keys::base(number), &base.to_bytes()[..])?;
-        self.remove(replaced)?;
         Ok(Folded {
             base_bytes,
             segment_bytes,
+            first_segment,
         })
     }
 

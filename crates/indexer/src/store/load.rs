@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use contracts::Encoding;
-use contracts::index_store::{Base, Fence, LogCursor, Segment, StoredRank};
+use contracts::index_store::{Base, Fence, LogCursors, Segment, StoredRank};
 use prefix_index::{PrefixIndex, RankSnapshot};
 use sled::IVec;
 
 use super::keys::{self, RankNumber};
-use super::{Store, StoreError};
+use super::{Slots, Store, StoreError};
 
 /// How many left-over keys are removed at a time.
 const REMOVED_AT_ONCE: usize = 1000;
@@ -16,7 +16,7 @@ const REMOVED_AT_ONCE: usize = 1000;
 /// What a store held, besides what went into the index.
 #[derive(Debug, Default)]
 pub(crate) struct Loaded {
-    pub(crate) cursors: BTreeMap<u32, LogCursor>,
+    pub(crate) cursors: LogCursors,
     pub(crate) ranks: BTreeMap<RankNumber, LoadedRank>,
     /// The lowest number not yet given.
     pub(crate) next_number: u64,
@@ -28,6 +28,7 @@ pub(crate) struct LoadedRank {
     pub(crate) stored: StoredRank,
     pub(crate) base_bytes: u64,
     pub(crate) segment_bytes: u64,
+    pub(crate) slots: Slots,
 }
 
 /// A rank whose parts are being collected.
@@ -36,7 +37,8 @@ struct Reading {
     base: Option<Base>,
     chunks: u32,
     base_bytes: u64,
-    next_segment: u64,
+    /// By number.
+    segments: BTreeMap<u64, (u32, Segment)>,
     segment_bytes: u64,
 }
 
@@ -45,17 +47,14 @@ impl Store {
     /// left over.
     pub(crate) fn load(&self, index: &mut PrefixIndex) -> Result<Loaded, StoreError> {
         let mut loaded = Loaded::default();
-        for entry in self.db.scan_prefix([keys::CURSORS]) {
-            let (key, value) = entry?;
-            let partition = keys::read(&key, 1).ok_or_else(|| odd(&key))?;
-            let cursor = LogCursor::from_bytes(&value)?;
-            loaded.cursors.insert(u32::from_be_bytes(partition), cursor);
+        if let Some(cursors) = self.db.get(keys::CURSORS)? {
+            loaded.cursors = LogCursors::from_bytes(&cursors)?;
         }
         let mut reading = self.read_ranks()?;
         let mut left_over = Vec::new();
         let mut numbers = BTreeSet::new();
         self.read_chunks(index, &mut reading, &mut left_over, &mut numbers)?;
-        self.read_segments(index, &mut reading, &mut left_over, &mut numbers)?;
+        self.read_segments(&mut reading, &mut left_over, &mut numbers)?;
         for (number, rank) in reading {
             numbers.insert(number);
             loaded.ranks.insert(number, rank.finish(index)?);
@@ -83,7 +82,7 @@ impl Store {
                 base,
                 chunks: 0,
                 base_bytes: 0,
-                next_segment: base.map_or(0, |it| it.first_segment),
+                segments: BTreeMap::new(),
                 segment_bytes: 0,
             };
             reading.insert(number, rank);
@@ -108,16 +107,20 @@ impl Store {
             let (key, value) = entry?;
             let number = number(&key)?;
             numbers.insert(number);
-            let generation = keys::read(&key, 9).map(u64::from_be_bytes);
-            let chunk = keys::read(&key, 17).map(u32::from_be_bytes);
+            let place = keys::read(&key, 9).map(u8::from_be_bytes);
+            let chunk = keys::read(&key, 10).map(u32::from_be_bytes);
             let is_part = |base: Base| {
-                Some(base.generation) == generation && chunk.is_some_and(|it| it < base.chunks)
+                place == Some(keys::generation_place(base.generation))
+                    && chunk.is_some_and(|it| it < base.chunks)
             };
-            let rank = reading.get_mut(&number);
-            let Some(rank) = rank.filter(|it| it.base.is_some_and(is_part)) else {
+            let Some(rank) = reading.get_mut(&number) else {
                 left_over.push(key);
                 continue;
             };
+            if !rank.base.is_some_and(is_part) {
+                // Of the generation before, or of one that was not finished; it will be written over.
+                continue;
+            }
             rank.chunks += 1;
             rank.base_bytes += value.len() as u64;
             let piece = RankSnapshot::from_bytes(&value)?;
@@ -130,7 +133,6 @@ impl Store {
 
     fn read_segments(
         &self,
-        index: &mut PrefixIndex,
         reading: &mut BTreeMap<RankNumber, Reading>,
         left_over: &mut Vec<IVec>,
         numbers: &mut BTreeSet<RankNumber>,
@@ -139,20 +141,16 @@ impl Store {
             let (key, value) = entry?;
             let number = number(&key)?;
             numbers.insert(number);
-            let segment = keys::read(&key, 9).map(u64::from_be_bytes);
-            let segment = segment.ok_or_else(|| odd(&key))?;
+            let slot = keys::read(&key, 9).map(u32::from_be_bytes);
+            let slot = slot.ok_or_else(|| odd(&key))?;
+            let segment = Segment::from_bytes(&value)?;
             let rank = reading.get_mut(&number);
-            let Some(rank) = rank.filter(|it| it.next_segment <= segment) else {
+            let Some(rank) = rank.filter(|it| it.first_segment() <= segment.number) else {
                 left_over.push(key);
                 continue;
             };
-            if segment != rank.next_segment {
-                let why = format!("{}: no segment {}", rank.stored.target, rank.next_segment);
-                return Err(StoreError::Damaged(why));
-            }
-            rank.next_segment += 1;
             rank.segment_bytes += value.len() as u64;
-            apply(index, rank, &Segment::from_bytes(&value)?)?;
+            rank.segments.insert(segment.number, (slot, segment));
         }
         Ok(())
     }
@@ -169,38 +167,46 @@ impl Store {
 }
 
 impl Reading {
-    /// Checks that all parts were there, and gives the rank the claims it had.
+    fn first_segment(&self) -> u64 {
+        self.base.map_or(0, |it| it.first_segment)
+    }
+
+    /// Checks that all parts are there, applies the segments, and gives the rank the claims it had.
     fn finish(self, index: &mut PrefixIndex) -> Result<LoadedRank, StoreError> {
+        let damaged = |why: &dyn std::fmt::Display| StoreError::Damaged(why.to_string());
         let target = &self.stored.target;
         let chunks = self.base.map_or(0, |it| it.chunks);
-        if self.chunks != chunks || self.next_segment != self.stored.next_segment {
+        let expected = self.first_segment()..self.stored.next_segment;
+        if self.chunks != chunks || !self.segments.keys().copied().eq(expected.clone()) {
             return Err(StoreError::Damaged(format!(
-                "{target} has {} of {chunks} chunks and segments up to {} of {}",
-                self.chunks, self.next_segment, self.stored.next_segment
+                "{target} has {} of {chunks} chunks and {} of the segments {expected:?}",
+                self.chunks,
+                self.segments.len()
             )));
+        }
+        for (_, segment) in self.segments.values() {
+            for op in &segment.ops {
+                index.apply(target, op).map_err(|why| damaged(&why))?;
+            }
         }
         let claims = RankSnapshot {
             claims: self.stored.claims,
             namespaces: Vec::new(),
             blocks: Vec::new(),
         };
-        index
-            .restore(target, &claims)
-            .map_err(|why| StoreError::Damaged(why.to_string()))?;
+        let restored = index.restore(target, &claims);
+        restored.map_err(|why| damaged(&why))?;
+        let used = self
+            .segments
+            .iter()
+            .map(|(number, (slot, _))| (*number, *slot));
         Ok(LoadedRank {
+            slots: Slots::found(used.collect()),
             stored: self.stored,
             base_bytes: self.base_bytes,
             segment_bytes: self.segment_bytes,
         })
     }
-}
-
-fn apply(index: &mut PrefixIndex, rank: &Reading, segment: &Segment) -> Result<(), StoreError> {
-    for op in &segment.ops {
-        let applied = index.apply(&rank.stored.target, op);
-        applied.map_err(|why| StoreError::Damaged(why.to_string()))?;
-    }
-    Ok(())
 }
 
 fn number(key: &[u8]) -> Result<RankNumber, StoreError> {

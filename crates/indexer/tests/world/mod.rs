@@ -42,7 +42,7 @@ pub(crate) use until;
 
 /// Notes what it is asked for, and does nothing.
 #[derive(Default)]
-pub struct NotingFeed {
+pub(crate) struct NotingFeed {
     asked: Mutex<Vec<(Target, EventSeq)>>,
 }
 
@@ -55,29 +55,29 @@ impl Feed for NotingFeed {
 }
 
 /// What outlives an indexer.
-pub struct World {
-    pub bus: Arc<dyn Bus>,
-    pub feed: Arc<NotingFeed>,
-    pub folder: tempfile::TempDir,
-    pub gone_grace_seconds: u64,
+pub(crate) struct World {
+    pub(crate) bus: Arc<dyn Bus>,
+    pub(crate) feed: Arc<NotingFeed>,
+    pub(crate) folder: tempfile::TempDir,
+    pub(crate) gone_grace_seconds: u64,
 }
 
 /// A running indexer.
-pub struct Running {
-    pub index: Arc<dyn Index>,
-    pub health: Health,
+pub(crate) struct Running {
+    pub(crate) index: Arc<dyn Index>,
+    pub(crate) health: Health,
     registry: prometheus::Registry,
     shutdown: CancellationToken,
     task: JoinSet<anyhow::Result<()>>,
 }
 
 impl World {
-    pub fn new() -> (Self, MemoryBus) {
+    pub(crate) fn new() -> (Self, MemoryBus) {
         let bus = MemoryBus::new(&LAYOUT);
         (Self::over(Arc::new(bus.clone())), bus)
     }
 
-    pub fn over(bus: Arc<dyn Bus>) -> Self {
+    pub(crate) fn over(bus: Arc<dyn Bus>) -> Self {
         Self {
             bus,
             feed: Arc::default(),
@@ -86,12 +86,12 @@ impl World {
         }
     }
 
-    pub fn store(&self) -> PathBuf {
+    pub(crate) fn store(&self) -> PathBuf {
         self.folder.path().join("index")
     }
 
     /// Starts an indexer and waits until it is ready.
-    pub async fn start(&self) -> Running {
+    pub(crate) async fn start(&self) -> Running {
         let running = start(
             self.bus.clone(),
             self.feed.clone(),
@@ -102,18 +102,18 @@ impl World {
         running
     }
 
-    pub async fn append(&self, batch: KvBatch) {
+    pub(crate) async fn append(&self, batch: KvBatch) {
         append(&*self.bus, batch).await;
     }
 
-    pub async fn register(&self, worker: Worker) {
+    pub(crate) async fn register(&self, worker: Worker) {
         let key = Key(worker.id.to_string().into());
         let value = FleetEntry::Worker(worker).to_bytes();
         let put = self.bus.put(&FLEET.table, key, Some(value), Expect::Any);
         put.await.unwrap();
     }
 
-    pub async fn incarnate(&self, worker: &str, epoch: u64) {
+    pub(crate) async fn incarnate(&self, worker: &str, epoch: u64) {
         let incarnation = Incarnation {
             epoch: Epoch::new(epoch),
             why: "test".into(),
@@ -129,19 +129,19 @@ impl World {
             .unwrap();
     }
 
-    pub fn asked(&self) -> Vec<(Target, EventSeq)> {
+    pub(crate) fn asked(&self) -> Vec<(Target, EventSeq)> {
         self.feed.asked.lock().unwrap().clone()
     }
 }
 
-pub async fn append(bus: &dyn Bus, batch: KvBatch) {
+pub(crate) async fn append(bus: &dyn Bus, batch: KvBatch) {
     let at = kv_events_of(&batch.target.worker, batch.target.dp_rank);
     bus.append(&at, vec![Record(batch.to_bytes())])
         .await
         .unwrap();
 }
 
-pub fn start(bus: Arc<dyn Bus>, feed: Arc<dyn Feed>, store: &Path, grace: u64) -> Running {
+pub(crate) fn start(bus: Arc<dyn Bus>, feed: Arc<dyn Feed>, store: &Path, grace: u64) -> Running {
     let context = Context {
         registry: prometheus::Registry::new(),
         health: Health::default(),
@@ -168,32 +168,32 @@ pub fn start(bus: Arc<dyn Bus>, feed: Arc<dyn Feed>, store: &Path, grace: u64) -
 }
 
 impl Running {
-    pub async fn ready(&self) {
+    pub(crate) async fn ready(&self) {
         until!("ready", self.health.missing().is_empty());
     }
 
     /// Stops it in order.
-    pub async fn stop(mut self) {
+    pub(crate) async fn stop(mut self) {
         self.shutdown.cancel();
         self.task.join_next().await.unwrap().unwrap().unwrap();
     }
 
     /// Drops it where it stands.
-    pub async fn abandon(mut self) {
+    pub(crate) async fn abandon(mut self) {
         self.task.shutdown().await;
     }
 
-    pub async fn digests(&self) -> Vec<TargetDigest> {
+    pub(crate) async fn digests(&self) -> Vec<TargetDigest> {
         self.index.digests().await.unwrap()
     }
 
-    pub async fn state(&self, target: &Target) -> Option<TargetState> {
+    pub(crate) async fn state(&self, target: &Target) -> Option<TargetState> {
         let of = |it: &TargetDigest| it.target == *target;
         let digests = self.digests().await;
         digests.iter().find(|it| of(it)).map(|it| it.state)
     }
 
-    pub async fn overlap(&self, path: &[u64], record: bool) -> OverlapAnswer {
+    pub(crate) async fn overlap(&self, path: &[u64], record: bool) -> OverlapAnswer {
         let blocks: Vec<BlockHash> = path.iter().copied().map(BlockHash::new).collect();
         let request = OverlapRequest {
             namespace: namespace(),
@@ -204,7 +204,7 @@ impl Running {
     }
 
     /// A counter or gauge, summed over labels that match.
-    pub fn metric(&self, name: &str, label: Option<&str>) -> f64 {
+    pub(crate) fn metric(&self, name: &str, label: Option<&str>) -> f64 {
         let families = self.registry.gather();
         let family = families.iter().find(|it| it.name() == name);
         let metrics = family.map(|it| it.get_metric()).unwrap_or_default();
@@ -219,11 +219,11 @@ impl Running {
     }
 }
 
-pub fn target(text: &str) -> Target {
+pub(crate) fn target(text: &str) -> Target {
     text.parse().unwrap()
 }
 
-pub fn namespace() -> Namespace {
+pub(crate) fn namespace() -> Namespace {
     Namespace {
         model: "m".parse().unwrap(),
         lora: None,
@@ -232,7 +232,7 @@ pub fn namespace() -> Namespace {
     }
 }
 
-pub fn batch(target: &Target, seq: u64, ops: Vec<KvOp>) -> KvBatch {
+pub(crate) fn batch(target: &Target, seq: u64, ops: Vec<KvOp>) -> KvBatch {
     KvBatch {
         target: target.clone(),
         seq: EventSeq::new(seq),
@@ -244,7 +244,7 @@ pub fn batch(target: &Target, seq: u64, ops: Vec<KvOp>) -> KvBatch {
 }
 
 /// Stores the blocks of `path`; the engine's name of a block is that of its path.
-pub fn stored(path: &[u64], from: usize) -> KvOp {
+pub(crate) fn stored(path: &[u64], from: usize) -> KvOp {
     let blocks: Vec<BlockHash> = path.iter().copied().map(BlockHash::new).collect();
     let names = sequence_hashes(&blocks);
     let name = |at: usize| EngineHash::Int(names[at].get());
@@ -264,7 +264,7 @@ pub fn stored(path: &[u64], from: usize) -> KvOp {
 }
 
 /// Removes the last block of `path`.
-pub fn removed(path: &[u64]) -> KvOp {
+pub(crate) fn removed(path: &[u64]) -> KvOp {
     let blocks: Vec<BlockHash> = path.iter().copied().map(BlockHash::new).collect();
     let name = sequence_hashes(&blocks).last().unwrap().get();
     KvOp::Removed {
@@ -274,13 +274,13 @@ pub fn removed(path: &[u64]) -> KvOp {
     }
 }
 
-pub fn reset() -> KvOp {
+pub(crate) fn reset() -> KvOp {
     let reason = ResetReason::ReplayGone;
     KvOp::Reset { reason }
 }
 
 /// A worker of one rank that can hold `kv_blocks`, with a lease that lasts.
-pub fn worker(id: &str, kv_blocks: Option<u64>) -> Worker {
+pub(crate) fn worker(id: &str, kv_blocks: Option<u64>) -> Worker {
     Worker {
         id: WorkerId::new(id).unwrap(),
         epoch: Epoch::FIRST,
@@ -306,7 +306,7 @@ pub fn worker(id: &str, kv_blocks: Option<u64>) -> Worker {
 
 /// A history of `batches` batches of each of a few ranks: stores with shared prefixes, removals, and a clear
 /// now and then. Always the same.
-pub fn history(ranks: u32, batches: u64) -> Vec<KvBatch> {
+pub(crate) fn history(ranks: u32, batches: u64) -> Vec<KvBatch> {
     let mut state = 7_u64;
     let mut random = move |below: u64| {
         state = state
@@ -335,7 +335,7 @@ pub fn history(ranks: u32, batches: u64) -> Vec<KvBatch> {
 }
 
 /// What an index made of nothing but `batches` says of itself.
-pub fn rebuilt(batches: &[KvBatch]) -> Vec<(Target, u64, u64)> {
+pub(crate) fn rebuilt(batches: &[KvBatch]) -> Vec<(Target, u64, u64)> {
     let mut index = PrefixIndex::new(0);
     for batch in batches {
         for op in &batch.ops {
@@ -348,7 +348,7 @@ pub fn rebuilt(batches: &[KvBatch]) -> Vec<(Target, u64, u64)> {
         .collect()
 }
 
-pub fn contents(digests: &[TargetDigest]) -> Vec<(Target, u64, u64)> {
+pub(crate) fn contents(digests: &[TargetDigest]) -> Vec<(Target, u64, u64)> {
     let content = |it: &TargetDigest| (it.target.clone(), it.blocks, it.digest);
     digests.iter().map(content).collect()
 }
