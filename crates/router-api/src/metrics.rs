@@ -46,12 +46,7 @@ impl Metrics {
             registered(registry, IntCounterVec::new(Opts::new(name, help), labels)?)
         };
         let counter = |name, help| registered(registry, IntCounter::new(name, help)?);
-        let seconds = |name, help| {
-            // 10 us to 5 s, in steps of about 2.
-            let buckets = prometheus::exponential_buckets(10e-6, 2.0, 20)?;
-            let options = HistogramOpts::new(name, help).buckets(buckets);
-            registered(registry, Histogram::with_opts(options)?)
-        };
+        let seconds = |name, help| seconds(registry, name, help);
         let gauges = |name, help, labels: &[&str]| {
             registered(registry, IntGaugeVec::new(Opts::new(name, help), labels)?)
         };
@@ -85,13 +80,10 @@ impl Metrics {
                 "rankway_retries_total",
                 "Requests sent to another target after a failure",
             )?,
-            rebinds: counter(
-                "rankway_rebinds_total",
-                "Conversations moved to another target",
-            )?,
+            rebinds: counter("rankway_rebinds_total", "Conversations moved")?,
             refused_targets: counter(
                 "rankway_client_targets_removed_total",
-                "Requests whose choice of a target was removed",
+                "Choices of a target that were removed",
             )?,
             skipped_ids: counter(
                 "rankway_conversation_ids_skipped_total",
@@ -99,7 +91,7 @@ impl Metrics {
             )?,
             untold: counter(
                 "rankway_affinity_untold_total",
-                "Confirmations, renewals and releases the affinity store did not take",
+                "Notes that the affinity store did not take",
             )?,
             unreadable: counters(
                 "rankway_router_unreadable_total",
@@ -113,7 +105,7 @@ impl Metrics {
             )?,
             unpublished: counter(
                 "rankway_reservations_unpublished_total",
-                "Changes of reservations that peers were not told",
+                "Reservations that peers were not told",
             )?,
         })
     }
@@ -125,4 +117,11 @@ fn registered<C: Collector + Clone + 'static>(
 ) -> Result<C, prometheus::Error> {
     registry.register(Box::new(collector.clone()))?;
     Ok(collector)
+}
+
+fn seconds(registry: &Registry, name: &str, help: &str) -> Result<Histogram, prometheus::Error> {
+    // 10 us to 5 s, in steps of about 2.
+    let buckets = prometheus::exponential_buckets(10e-6, 2.0, 20)?;
+    let options = HistogramOpts::new(name, help).buckets(buckets);
+    registered(registry, Histogram::with_opts(options)?)
 }

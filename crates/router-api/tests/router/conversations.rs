@@ -117,7 +117,13 @@ async fn a_decision_without_dispatch_leaves_nothing() {
     assert_eq!(routed["candidates"].as_array().unwrap().len(), 2);
     assert!(world.affinity.list(10).await.unwrap().is_empty());
     assert!(!world.index.asked.lock().unwrap()[0].record);
-    world.until_nothing_is_left().await;
+
+    // Ten seconds of prefill, had it been sent.
+    let long = json!({"model": "m", "token_ids": vec![7; 80_000], "conversation": "c"});
+    world.client.post("/v1/route", &[], &long.to_string()).await;
+    let targets = world.admin("targets").await;
+    let targets = targets["targets"].as_array().unwrap();
+    assert!(targets.iter().all(|it| it["pending_tokens"] == 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

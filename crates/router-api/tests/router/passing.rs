@@ -1,5 +1,6 @@
 //! What reaches the engine, what comes back, and when.
 
+use affinity::BindingState;
 use bytes::Bytes;
 use http::StatusCode;
 
@@ -110,7 +111,7 @@ async fn a_client_that_leaves_before_the_first_byte_is_not_worked_for() {
 async fn a_client_that_leaves_in_the_middle_stops_the_engine() {
     let mut engine = Engine::start().await;
     let world = World::before(&[&engine]).await;
-    let body = r#"{"model":"m","prompt":[1,2,3,4,5],"stream":true}"#;
+    let body = r#"{"model":"m","prompt":[1,2,3,4,5],"stream":true,"session_id":"c"}"#;
     let client_side = world.client.open("/v1/completions", &[], body);
     let engine_side = async {
         let stream = engine.next().await.stream();
@@ -119,6 +120,14 @@ async fn a_client_that_leaves_in_the_middle_stops_the_engine() {
     };
     let (mut response, stream) = tokio::join!(client_side, engine_side);
     chunk(response.body_mut()).await.unwrap();
+    world
+        .until(async || {
+            let bound = world.affinity.list(10).await.unwrap();
+            bound
+                .iter()
+                .any(|it| it.binding.state == BindingState::Confirmed)
+        })
+        .await;
     drop(response);
     stream.abandoned().await;
     world.until_nothing_is_left().await;
@@ -202,6 +211,24 @@ async fn what_fails_before_the_first_byte_is_tried_elsewhere() {
             let bound = world.affinity.list(10).await.unwrap();
             bound.len() == 1 && bound[0].binding.target.to_string() == explained["target"]
         })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_during_a_retry_leaves_no_binding() {
+    let mut engine = Engine::start().await;
+    let world = World::before(&[&engine]).await;
+    let body = r#"{"model":"m","prompt":[1,2,3,4,5],"session_id":"c"}"#;
+    let client = world.client.clone();
+    let mut leaving = tokio::task::JoinSet::new();
+    leaving.spawn(async move { client.open("/v1/completions", &[], body).await.status() });
+    engine.next().await.answer(503, "busy");
+    let second = engine.next().await;
+    leaving.abort_all();
+    second.abandoned().await;
+    world.until_nothing_is_left().await;
+    world
+        .until(async || world.affinity.list(10).await.unwrap().is_empty())
         .await;
 }
 
