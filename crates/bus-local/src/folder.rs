@@ -5,6 +5,8 @@
 //! epoch                                   how often it was opened
 //! logs/<topic>/<partition>/<number>.segment
 //! tables/<table>.table
+//! tables/<table>.new                      being written to take the place of the one above
+//! *.damaged                               unreadable, set aside for a person to look at
 //! ```
 
 use std::fs::{self, File, OpenOptions, TryLockError};

@@ -1,5 +1,5 @@
 //! What the files hold. Every file is a preamble (magic, version) and then frames (`frame.rs`), each with one of
-//! these messages; the first is the file's header. A change that an older version cannot read raises
+//! these messages. A change that an older version cannot read raises
 //! [`VERSION`]; adding a field does not.
 
 use bytes::Bytes;
@@ -36,15 +36,7 @@ pub(crate) struct StoredRecord {
     pub(crate) bytes: Bytes,
 }
 
-/// The first message of a table.
-#[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct TableHeader {
-    /// The newest revision before this file, which deletions may have left without an entry.
-    #[prost(uint64, tag = "1")]
-    pub(crate) base: u64,
-}
-
-/// Every other message of a table.
+/// Every message of a table.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct StoredEntry {
     #[prost(uint64, tag = "1")]

@@ -10,7 +10,8 @@ use std::io::{self, Read};
 use crate::format::VERSION;
 
 const MAGIC: [u8; 8] = *b"rankway\0";
-const PREAMBLE: usize = MAGIC.len() + 4;
+/// The bytes of a preamble.
+pub(crate) const PREAMBLE: usize = MAGIC.len() + 4;
 const MARK: [u8; 4] = [0xf7, b'R', b'W', 0x1e];
 const FRAME_HEAD: usize = MARK.len() + 8;
 /// The largest payload: the largest record with room for its offset and tags.
@@ -21,10 +22,16 @@ const CHUNK: usize = 256 * 1024;
 /// start take for ever.
 const FALSE_FRAMES: usize = 1024;
 
-/// A preamble and a frame with `header`.
-pub(crate) fn begin(header: &impl prost::Message) -> Vec<u8> {
+/// A preamble.
+pub(crate) fn preamble() -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend(VERSION.to_le_bytes());
+    bytes
+}
+
+/// A preamble and a frame with `header`.
+pub(crate) fn begin(header: &impl prost::Message) -> Vec<u8> {
+    let mut bytes = preamble();
     encode(header, &mut bytes);
     bytes
 }

@@ -125,17 +125,16 @@ impl Reader {
             Some(source) => source.segment.clone(),
             None => self.log.place(self.after, self.generation)?,
         };
-        self.after = self.after.max(place.base);
         let (after, source) = (self.after, self.source.take());
         let segment = place.clone();
         let read = tokio::task::spawn_blocking(move || read_from_file(segment, source, after));
         let read = read
             .await
             .map_err(|_| unavailable(ReadFailed::Interrupted))?;
-        let (source, older) = read.map_err(|source| {
-            let path = place.path.clone();
-            unavailable(ReadFailed::Io { path, source })
-        })?;
+        let (source, older) = match read {
+            Ok(read) => read,
+            Err(error) => return self.give_up(place, error),
+        };
         match older {
             Older::Records(records) => {
                 self.source = Some(source);
@@ -144,6 +143,15 @@ impl Reader {
             Older::End => self.move_on(source),
             Older::Broken => self.report(place).await,
         }
+    }
+
+    /// Says why a file could not be read: because it was trimmed meanwhile, or else as the system does.
+    fn give_up(&self, place: Segment, error: io::Error) -> Result<Vec<Delivered>, BusError> {
+        self.log.place(self.after, self.generation)?;
+        Err(unavailable(ReadFailed::Io {
+            path: place.path,
+            source: error,
+        }))
     }
 
     fn move_on(&mut self, mut source: Source) -> Result<Vec<Delivered>, BusError> {
@@ -163,8 +171,8 @@ impl Reader {
         Ok(Vec::new())
     }
 
-    /// Tells the writer of a broken record. If it is one, the log has a new generation afterwards, which the
-    /// next step of this read finds.
+    /// Tells the writer of a broken record. If it is one, the log has a new generation afterwards, by which
+    /// the next step of this read ends it.
     async fn report(&mut self, place: Segment) -> Result<Vec<Delivered>, BusError> {
         let (done, answer) = oneshot::channel();
         let request = Request::Damaged {
@@ -177,6 +185,8 @@ impl Reader {
         sent.map_err(|_| unavailable(Closed))?;
         match answer.await {
             Ok(true) => Ok(Vec::new()),
+            // Another reader was first.
+            Ok(false) if self.log.generation() != self.generation => Ok(Vec::new()),
             Ok(false) => Err(unavailable(ReadFailed::Unsteady { path: place.path })),
             Err(_) => Err(unavailable(Closed)),
         }

@@ -12,7 +12,7 @@ use prost::Message;
 use tokio::sync::mpsc;
 
 use crate::disk::{Counters, Disk, synchronise_folder};
-use crate::format::{StoredEntry, TableHeader};
+use crate::format::StoredEntry;
 use crate::frame::{self, Behind, Found, FrameReader, Preamble};
 use crate::recovery::set_aside;
 use crate::writer::{Request, WriteFailed};
@@ -237,23 +237,6 @@ fn load(
         }
         Preamble::Ours => {}
     }
-    let base = match frames.next().map_err(failed)? {
-        Found::Frame(payload) => TableHeader::decode(payload).unwrap_or_default().base,
-        Found::End | Found::Broken => 0,
-    };
-    let loaded = load_changes(path, &mut frames, table, live, disk)?;
-    table.raise(Revision(base));
-    Ok(loaded)
-}
-
-fn load_changes(
-    path: &Path,
-    frames: &mut FrameReader,
-    table: &LiveTable,
-    live: &mut u64,
-    disk: &Disk,
-) -> Result<Loaded, OpenError> {
-    let failed = |it| OpenError::io(path, it);
     let mut damaged = false;
     loop {
         let bytes = frames.place();
@@ -312,10 +295,9 @@ fn rewrite(path: &Path, table: &LiveTable) -> io::Result<Rewritten> {
         .append(true)
         .create_new(true)
         .open(path)?;
-    let header = frame::begin(&TableHeader { base: upto.0 });
-    let mut bytes = header.len() as u64;
+    let mut bytes = frame::PREAMBLE as u64;
     let mut output = BufWriter::new(&file);
-    output.write_all(&header)?;
+    output.write_all(&frame::preamble())?;
     for (key, entry) in entries {
         let change = stored(&key, Some(entry.value), entry.revision);
         bytes += write_change(&mut output, &change)?;

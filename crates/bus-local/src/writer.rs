@@ -22,6 +22,8 @@ use crate::unavailable;
 pub(crate) const QUEUE: usize = 1024;
 /// How many bytes are gathered before they are written, so that the first of them need not wait long.
 const ROUND_BYTES: usize = 4 * 1024 * 1024;
+/// How many requests are taken before what they staged is written, for the same reason.
+const ROUND_REQUESTS: usize = 256;
 /// How often what is written is brought to the disk: what a power cut may take.
 const SYNCHRONISE_EVERY: Duration = Duration::from_millis(200);
 /// How many of these pass between two looks for old records.
@@ -154,10 +156,11 @@ impl Writer {
     /// Does `first` and what waits behind it. Returns whom to tell when all is closed, if that is asked.
     fn round(&mut self, first: Request) -> Option<oneshot::Sender<()>> {
         let mut waiting = Vec::new();
-        let mut bytes = 0;
+        let (mut bytes, mut requests) = (0, 0);
         let mut closing = None;
         let mut next = Some(first);
         while let Some(request) = next {
+            requests += 1;
             match request {
                 Request::Append { log, batch, done } => {
                     bytes += batch.iter().map(|it| it.0.len()).sum::<usize>();
@@ -189,7 +192,7 @@ impl Writer {
                     break;
                 }
             }
-            let full = ROUND_BYTES <= bytes || QUEUE <= waiting.len();
+            let full = ROUND_BYTES <= bytes || ROUND_REQUESTS <= requests;
             next = if full {
                 None
             } else {

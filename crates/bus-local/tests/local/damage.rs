@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use bus::{Bus, BusError, Delivered, Offset, Start, Tail};
-use bus_local::LocalBus;
+use bus::{Bus, BusError, Delivered, Offset, Record, Start, Tail};
+use bus_local::{Limits, LocalBus};
+use bytes::Bytes;
 use futures::StreamExt;
 use proptest::prelude::{ProptestConfig, any, prop, proptest};
 use proptest::{prop_assert, prop_assert_eq};
@@ -213,4 +214,46 @@ async fn a_file_whose_beginning_is_damaged_is_set_aside_and_the_others_stay() {
     assert!(40 < records.len() && records.len() < 100);
     let next: Offset = bus.append(&LOG, numbered(100..101)).await.unwrap();
     assert!(before.last < Some(next));
+}
+
+#[tokio::test]
+async fn one_unreadable_older_file_is_enough_for_a_new_generation() {
+    let folder = tempfile::tempdir().unwrap();
+    let bus = open_small(folder.path()).await;
+    append_each(&bus, &LOG, 0..100).await;
+    let before = bus.tail(&LOG).await.unwrap();
+    bus.close().await;
+    damage(&segments(folder.path(), &LOG)[1], 0);
+
+    let bus = open_small(folder.path()).await;
+    let after = bus.tail(&LOG).await.unwrap();
+    assert_ne!(after.generation, before.generation);
+    assert_eq!(after.last, before.last);
+}
+
+#[tokio::test]
+async fn a_slow_reader_is_told_of_damage_that_another_has_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let limits = Limits {
+        ring_bytes: 512,
+        ..Limits::default()
+    };
+    let bus = LocalBus::open_with(folder.path(), &bus_conformance::LAYOUT, limits);
+    let bus = bus.await.unwrap();
+    for n in 0..8_u8 {
+        let record = Record(Bytes::from(format!("{n} ").repeat(50_000)));
+        bus.append(&LOG, vec![record]).await.unwrap();
+    }
+    let last = bus.tail(&LOG).await.unwrap().last.unwrap();
+    let mut slow = bus.read(&LOG, Start::Earliest).await.unwrap();
+    soon(slow.next()).await.unwrap().unwrap();
+    let file = segments(folder.path(), &LOG)[0].clone();
+    damage(&file, find(&file, "6 6 6 6"));
+    let mut first = bus.read(&LOG, Start::Earliest).await.unwrap();
+
+    for reader in [&mut first, &mut slow] {
+        let told = read_to(reader, last).await.unwrap_err();
+        assert!(matches!(told, BusError::Trimmed { .. }), "{told}");
+    }
+    assert_eq!(bus.counts().damaged_files, 1);
 }

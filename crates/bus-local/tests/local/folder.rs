@@ -168,3 +168,25 @@ async fn an_offset_is_not_given_twice_even_if_a_power_cut_took_its_record() {
     let rest = read_all(&bus, &LOG, Start::After(taken)).await.unwrap();
     assert_eq!(rest.len(), 1, "who had read the lost ones goes on");
 }
+
+#[tokio::test]
+async fn a_revision_is_not_given_twice_even_if_a_power_cut_took_its_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let bus = open(folder.path()).await;
+    let put = async |bus: &LocalBus, value: &'static str, expect| {
+        let put = bus.put(&TABLE, Key("k".into()), Some(value.into()), expect);
+        put.await
+    };
+    put(&bus, "synchronised", Expect::Any).await.unwrap();
+    let file = table_file(folder.path(), &TABLE);
+    let synchronised = std::fs::read(&file).unwrap();
+    let taken = put(&bus, "lost", Expect::Any).await.unwrap();
+    bus.close().await;
+    std::fs::write(&file, synchronised).unwrap();
+
+    let bus = open(folder.path()).await;
+    let next = put(&bus, "other", Expect::Any).await.unwrap();
+    assert!(taken < next);
+    let stale = put(&bus, "stale", Expect::At(taken)).await;
+    assert!(matches!(stale, Err(BusError::Conflict { .. })));
+}

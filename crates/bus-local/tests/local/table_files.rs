@@ -77,6 +77,7 @@ async fn what_is_written_during_a_rewrite_is_in_the_new_file_too() {
             let mut content = vec![0; 20_000];
             content[..4].copy_from_slice(&n.to_be_bytes());
             put(&bus, n % 7, content).await;
+            put(&bus, format!("once {n}"), n.to_string()).await;
             put(&bus, format!("short-lived {n}"), "x").await;
             let delete = bus.put(&TABLE, key(format!("short-lived {n}")), None, Expect::Any);
             delete.await.unwrap();
@@ -87,6 +88,10 @@ async fn what_is_written_during_a_rewrite_is_in_the_new_file_too() {
     bus.close().await;
 
     let bus = open(folder.path()).await;
+    for n in 0..n {
+        let once = value(&bus, format!("once {n}")).await;
+        assert_eq!(once.unwrap(), n.to_string());
+    }
     for n in n - 7..n {
         let content = value(&bus, n % 7).await.unwrap();
         assert_eq!(content[..4], n.to_be_bytes());
