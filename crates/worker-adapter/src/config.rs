@@ -154,13 +154,15 @@ pub enum ConfigError {
 }
 
 fn worker_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<WorkerId>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    WorkerId::new(&text).map(Some).map_err(de::Error::custom)
+    let text = Option::<String>::deserialize(deserializer)?;
+    let id = text.as_deref().map(WorkerId::new);
+    id.transpose().map_err(de::Error::custom)
 }
 
 fn model_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ModelName>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    ModelName::new(&text).map(Some).map_err(de::Error::custom)
+    let text = Option::<String>::deserialize(deserializer)?;
+    let id = text.as_deref().map(ModelName::new);
+    id.transpose().map_err(de::Error::custom)
 }
 
 fn text<S: Serializer>(value: &Option<impl ToString>, serializer: S) -> Result<S::Ok, S::Error> {
