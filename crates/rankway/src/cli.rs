@@ -1,0 +1,273 @@
+//! The command line: words, flags and their help.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use placement::Policy;
+
+use crate::failure::Failure;
+use crate::{config, demo, explain, fake_engine, index, replay, up};
+
+/// Routes every LLM request to the attention-DP rank that holds its KV cache, and keeps the conversation
+/// there.
+#[derive(Parser)]
+#[command(
+    name = "rankway",
+    version,
+    about,
+    arg_required_else_help = true,
+    max_term_width = 100
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show Rankway doing its job: two fake engines of four ranks, two routers, measured in this run
+    Demo(DemoArgs),
+    /// Serve: all five services in one process over a durable embedded bus
+    Up(UpArgs),
+    /// Serve as a fake vLLM engine with several attention-DP ranks, KV events and replay
+    FakeEngine(FakeEngineArgs),
+    /// Replay a trace in Mooncake format through routing policies, in simulated time
+    Replay(ReplayArgs),
+    /// Say why a request went where it went
+    Explain(ExplainArgs),
+    /// Look into the prefix index of a running `rankway up`
+    Index(IndexArgs),
+    /// Check or show the settings that `up` would use
+    Config(ConfigArgs),
+}
+
+/// Runs the same seeded agent workload through each policy, over real sockets, and compares what the fleet
+/// took from its caches with what it could have.
+#[derive(Args)]
+pub(crate) struct DemoArgs {
+    /// Policies to run, in this order
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "round_robin,kv",
+        env = "RANKWAY_DEMO_POLICY"
+    )]
+    pub(crate) policy: Vec<Policy>,
+    /// Conversations of the workload; the engines' caches grow with it
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=512))]
+    pub(crate) conversations: u32,
+    /// Seed of the workload
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Print one JSON object a line instead of text; the last line is the summary
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Settings come from the file, over them RANKWAY_* variables (RANKWAY_ROUTER__POLICY is router.policy),
+/// over them these flags. `rankway config show` prints the outcome.
+#[derive(Args)]
+pub(crate) struct UpArgs {
+    #[command(flatten)]
+    pub(crate) settings: SettingsArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct SettingsArgs {
+    /// Settings file (TOML)
+    #[arg(long, value_name = "FILE", env = "RANKWAY_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+    /// Engines to route to, such as http://10.0.0.1:8000; comma-separated or repeated
+    #[arg(
+        long,
+        value_name = "URL",
+        value_delimiter = ',',
+        env = "RANKWAY_WORKER_URLS"
+    )]
+    pub(crate) worker_urls: Vec<String>,
+    /// Address of the OpenAI-compatible API [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDRESS", env = "RANKWAY_LISTEN")]
+    pub(crate) listen: Option<SocketAddr>,
+    /// Address of the admin API [default: 127.0.0.1:8090]
+    #[arg(long, value_name = "ADDRESS", env = "RANKWAY_ADMIN_LISTEN")]
+    pub(crate) admin_listen: Option<SocketAddr>,
+    /// Routing policy [default: kv]
+    #[arg(long, env = "RANKWAY_POLICY")]
+    pub(crate) policy: Option<Policy>,
+    /// Folder for the log, the index and the bindings [default: rankway-data]
+    #[arg(long, value_name = "FOLDER", env = "RANKWAY_DATA_DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+}
+
+/// Speaks vLLM's HTTP API and publishes its KV events; the answers are gibberish that depends only on the
+/// prompt and the seed.
+#[derive(Args)]
+pub(crate) struct FakeEngineArgs {
+    /// Address of the HTTP API; port 0 takes a free one
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:8000",
+        env = "RANKWAY_FAKE_LISTEN"
+    )]
+    pub(crate) listen: SocketAddr,
+    /// Name of the model
+    #[arg(long, default_value = "fake-model", env = "RANKWAY_FAKE_MODEL")]
+    pub(crate) model: String,
+    /// Attention-DP ranks
+    #[arg(long, default_value_t = 4, env = "RANKWAY_FAKE_DP")]
+    pub(crate) dp: u32,
+    /// Tokens per KV-cache block
+    #[arg(long, default_value_t = 16, env = "RANKWAY_FAKE_BLOCK_SIZE")]
+    pub(crate) block_size: u32,
+    /// KV-cache blocks of each rank
+    #[arg(long, default_value_t = 8192, env = "RANKWAY_FAKE_KV_BLOCKS")]
+    pub(crate) kv_blocks: u32,
+    /// Port on which rank 0 publishes KV events, rank r on port + r; 0 takes free ones
+    #[arg(long, default_value_t = 0, env = "RANKWAY_FAKE_KV_EVENTS_PORT")]
+    pub(crate) kv_events_port: u16,
+    /// Port on which rank 0 replays KV events, rank r on port + r; 0 takes free ones
+    #[arg(long, default_value_t = 0, env = "RANKWAY_FAKE_REPLAY_PORT")]
+    pub(crate) replay_port: u16,
+    /// Prompt tokens that one rank computes in a second
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) prefill_rate: u32,
+    /// How many times faster than that time passes
+    #[arg(long, default_value_t = 1.0)]
+    pub(crate) speed_up: f64,
+    /// Seed of the answers
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+}
+
+/// Each line of the trace is {"timestamp": ms, "input_length": tokens, "output_length": tokens,
+/// "hash_ids": [block ids]}.
+#[derive(Args)]
+pub(crate) struct ReplayArgs {
+    /// The trace; `sample` is the one that comes with Rankway
+    #[arg(value_name = "TRACE")]
+    pub(crate) trace: PathBuf,
+    /// Policies to compare
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "round_robin,target_round_robin,kv"
+    )]
+    pub(crate) policy: Vec<Policy>,
+    /// Workers of the fleet
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) workers: u32,
+    /// Attention-DP ranks of each worker
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) ranks: u32,
+    /// KV-cache blocks of each rank
+    #[arg(long, default_value_t = 6000)]
+    pub(crate) kv_blocks: u32,
+    /// Tokens per block id of the trace
+    #[arg(long, default_value_t = 512)]
+    pub(crate) block_size: u32,
+    /// Prompt tokens that one rank computes in a second
+    #[arg(long, default_value_t = 2200.0)]
+    pub(crate) prefill_rate: f64,
+    /// Tokens that one rank computes in one pass at most
+    #[arg(long, default_value_t = 2048)]
+    pub(crate) pass_tokens: u32,
+    /// Seed of every draw
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Replay only the first N requests
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<usize>,
+    /// Print one JSON object a line instead of text; the last line is the summary
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct ExplainArgs {
+    /// A decision's id (header x-rankway-decision), or `last`
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    #[command(flatten)]
+    pub(crate) admin: AdminArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct IndexArgs {
+    #[command(subcommand)]
+    pub(crate) command: IndexCommand,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum IndexCommand {
+    /// Compare the index with what each engine says it holds (needs the fake engine's debug path)
+    Verify {
+        #[command(flatten)]
+        admin: AdminArgs,
+        /// Print JSON, one object a rank; the last line is the summary
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Args)]
+pub(crate) struct AdminArgs {
+    /// Admin API of the running Rankway
+    #[arg(
+        long,
+        value_name = "URL",
+        default_value = "http://127.0.0.1:8090",
+        env = "RANKWAY_ADMIN_URL"
+    )]
+    pub(crate) admin_url: String,
+    /// Token of the admin API, where one is set
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        env = "RANKWAY_ADMIN_TOKEN",
+        hide_env_values = true
+    )]
+    pub(crate) admin_token: Option<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct ConfigArgs {
+    #[command(subcommand)]
+    pub(crate) command: ConfigCommand,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Say whether the settings can be used
+    Check {
+        #[command(flatten)]
+        settings: SettingsArgs,
+    },
+    /// Print the settings as `up` would use them
+    Show {
+        #[command(flatten)]
+        settings: SettingsArgs,
+        /// Print JSON instead of TOML
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+impl Cli {
+    /// Runs the command to its end.
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        match self.command {
+            Command::Demo(args) => demo::run(args),
+            Command::Up(args) => up::run(args),
+            Command::FakeEngine(args) => fake_engine::run(args),
+            Command::Replay(args) => replay::run(args),
+            Command::Explain(args) => explain::run(args),
+            Command::Index(args) => index::run(args),
+            Command::Config(args) => config::run(args),
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Asking a running process over HTTP.
+
+use anyhow::{Context as _, bail};
+use bytes::Bytes;
+use http::{Method, Request, StatusCode, header};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde::de::DeserializeOwned;
+
+use crate::cli::AdminArgs;
+
+/// The longest answer read, in bytes: the blocks of a large engine, listed.
+const MAX_ANSWER: usize = 256 << 20;
+
+/// An HTTP client for small JSON answers.
+#[derive(Clone)]
+pub(crate) struct JsonClient {
+    client: Client<HttpConnector, Full<Bytes>>,
+    token: Option<String>,
+}
+
+impl JsonClient {
+    /// A client that sends `token` as a bearer token.
+    pub(crate) fn new(token: Option<String>) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        Self {
+            client: Client::builder(TokioExecutor::new()).build(connector),
+            token,
+        }
+    }
+
+    /// A client of the admin API.
+    pub(crate) fn of_admin(args: &AdminArgs) -> Self {
+        Self::new(args.admin_token.clone())
+    }
+
+    /// Asks and reads the answer as JSON; a status other than 200 is an error that quotes the answer.
+    pub(crate) async fn get<T: DeserializeOwned>(&self, url: &str) -> anyhow::Result<T> {
+        let body = self.fetch(url).await?;
+        serde_json::from_slice(&body).with_context(|| format!("understand the answer of {url}"))
+    }
+
+    /// Asks and reads the answer as text.
+    pub(crate) async fn get_text(&self, url: &str) -> anyhow::Result<String> {
+        let body = self.fetch(url).await?;
+        Ok(String::from_utf8_lossy(&body).into_owned())
+    }
+
+    async fn fetch(&self, url: &str) -> anyhow::Result<Bytes> {
+        let mut request = Request::builder().method(Method::GET).uri(url);
+        if let Some(token) = &self.token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let request = request
+            .body(Full::default())
+            .with_context(|| format!("{url:?} is no URL: write http://host:port"))?;
+        let response = self.client.request(request).await;
+        let response = response.with_context(|| format!("reach {url}: is it running?"))?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MAX_ANSWER)
+            .collect()
+            .await;
+        let body = body
+            .map_err(|error| anyhow::anyhow!("read the answer of {url}: {error}"))?
+            .to_bytes();
+        if status != StatusCode::OK {
+            let answer = String::from_utf8_lossy(&body);
+            bail!("{url} answered {status}: {}", answer.trim());
+        }
+        Ok(body)
+    }
+}

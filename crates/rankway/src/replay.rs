@@ -1,0 +1,120 @@
+//! `rankway replay`: a trace through policies, in simulated time.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use domain::BlockSize;
+use engine_model::StepTime;
+use fleet_sim::{FleetConfig, Report, Trace};
+
+use crate::cli::ReplayArgs;
+use crate::failure::Failure;
+use crate::progress::ProgressLine;
+use crate::report::{Comparison, PolicyReport, Quantiles, print_json, print_line};
+
+/// The first 1,000 requests of the Mooncake arXiv trace; see `traces/README.md`.
+const SAMPLE: &[u8] = include_bytes!("../traces/mooncake_first_1000.jsonl");
+/// What any pass of an engine takes, besides its tokens.
+const STEP_BASE: Duration = Duration::from_millis(5);
+/// What each sequence adds to a pass.
+const STEP_PER_SEQUENCE: Duration = Duration::from_micros(100);
+
+/// Runs the command.
+pub(crate) fn run(args: ReplayArgs) -> Result<(), Failure> {
+    let fleet = fleet(&args)?;
+    let trace = read(&args)?;
+    let ceiling = trace.ceiling_of_hash_ids();
+    let mut comparison = Comparison {
+        workload: args.trace.display().to_string(),
+        policies: Vec::new(),
+    };
+    for policy in &args.policy {
+        let mut line = ProgressLine::start();
+        let replayed = fleet_sim::replay(&trace, &fleet, *policy, args.seed, |progress| {
+            let simulated = format!(", simulated time {:.0} s", progress.at.as_secs_f64());
+            line.show(policy.name(), progress.arrived, progress.total, &simulated);
+        });
+        line.end();
+        let report = policy_report(&replayed.map_err(Failure::wrong_use)?, ceiling);
+        if args.json {
+            print_json(&report)?;
+        }
+        comparison.policies.push(report);
+    }
+    if args.json {
+        print_json(&comparison)?;
+    } else {
+        let requests = trace.requests.len();
+        print_line(&format!(
+            "{}: {requests} requests, {:.4} of all block ids and {} of all input tokens were carried before",
+            comparison.workload,
+            ceiling,
+            first_ceiling(&comparison),
+        ))?;
+        print_line(&comparison.table())?;
+    }
+    let errors: u64 = comparison.policies.iter().map(|it| it.errors).sum();
+    match errors {
+        0 => Ok(()),
+        _ => Err(anyhow::anyhow!("{errors} requests fit on no rank: raise --kv-blocks").into()),
+    }
+}
+
+fn first_ceiling(comparison: &Comparison) -> String {
+    let ceiling = comparison
+        .policies
+        .first()
+        .and_then(|it| it.ceiling_over_isl);
+    ceiling.map_or("none".to_owned(), |it| format!("{it:.4}"))
+}
+
+fn fleet(args: &ReplayArgs) -> Result<FleetConfig, Failure> {
+    if !(1.0..=1e9).contains(&args.prefill_rate) {
+        let why = "--prefill-rate must be between 1 and 1000000000 tokens a second";
+        return Err(Failure::wrong_use(why));
+    }
+    if args.policy.is_empty() {
+        return Err(Failure::wrong_use("--policy names no policy"));
+    }
+    Ok(FleetConfig {
+        workers: args.workers,
+        ranks: args.ranks,
+        kv_blocks: args.kv_blocks,
+        pass_tokens: args.pass_tokens,
+        step: StepTime {
+            base: STEP_BASE,
+            per_prefill_token: Duration::from_secs_f64(1.0 / args.prefill_rate),
+            per_sequence: STEP_PER_SEQUENCE,
+        },
+    })
+}
+
+fn read(args: &ReplayArgs) -> Result<Trace, Failure> {
+    let block_size = BlockSize::new(args.block_size)
+        .map_err(|why| Failure::wrong_use(format!("--block-size: {why}")))?;
+    let path = &args.trace;
+    let lines: Box<dyn BufRead> = if path.as_os_str() == "sample" {
+        Box::new(SAMPLE)
+    } else {
+        let file = File::open(path).map_err(|why| {
+            let path = path.display();
+            Failure::wrong_use(format!("open the trace {path}: {why} (or write `sample`)"))
+        })?;
+        Box::new(BufReader::new(file))
+    };
+    let trace = Trace::read(lines, block_size, args.limit);
+    let trace = trace.with_context(|| format!("read the trace {}", path.display()));
+    trace.map_err(|error| Failure::WrongUse(format!("{error:#}")))
+}
+
+fn policy_report(report: &Report, ceiling_of_hash_ids: f64) -> PolicyReport {
+    let ttft = Quantiles::of(&report.ttft);
+    let work = report.work_max_over_mean();
+    let policy_report = PolicyReport::new(report.policy, report.errors, &report.totals, ttft, work);
+    PolicyReport {
+        ceiling_of_hash_ids: Some(ceiling_of_hash_ids),
+        ..policy_report
+    }
+}

@@ -1,0 +1,171 @@
+//! The settings of `up`: one structure from file, environment and flags.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use placement::Policy;
+use serde::de::{self, Deserializer};
+use serde::{Deserialize, Serialize};
+use worker_adapter::{EngineUrl, WorkerConfig};
+
+use crate::cli::SettingsArgs;
+use crate::failure::Failure;
+
+/// Everything `up` can be told.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Settings {
+    /// Folder for the log, the index and the bindings.
+    pub(crate) data_dir: PathBuf,
+    /// Engines by their URL alone; whatever else there is to know is asked of them.
+    #[serde(deserialize_with = "urls")]
+    pub(crate) worker_urls: Vec<EngineUrl>,
+    /// Engines of which more has to be said.
+    pub(crate) workers: Vec<WorkerConfig>,
+    /// The OpenAI-compatible API and its decisions.
+    pub(crate) router: router_api::Config,
+    /// The admin API.
+    pub(crate) admin: Admin,
+    /// Bindings.
+    pub(crate) affinity: Affinity,
+}
+
+/// The admin API.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Admin {
+    /// Its address.
+    pub(crate) listen: SocketAddr,
+    /// The bearer token it asks for; required where the address is not a loopback one.
+    pub(crate) token: Option<String>,
+}
+
+/// Bindings.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Affinity {
+    /// The secret under which binding keys are hashed; without it one is made and kept in the data folder.
+    pub(crate) secret: Option<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            data_dir: PathBuf::from("rankway-data"),
+            worker_urls: Vec::new(),
+            workers: Vec::new(),
+            router: router_api::Config::default(),
+            admin: Admin::default(),
+            affinity: Affinity::default(),
+        }
+    }
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8090)),
+            token: None,
+        }
+    }
+}
+
+/// A list, or one text with commas, as an environment variable holds it.
+fn urls<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<EngineUrl>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Urls {
+        Text(String),
+        List(Vec<String>),
+    }
+    let texts = match Urls::deserialize(deserializer)? {
+        Urls::Text(text) => text.split(',').map(|it| it.trim().to_owned()).collect(),
+        Urls::List(texts) => texts,
+    };
+    let parsed = texts
+        .iter()
+        .filter(|it| !it.is_empty())
+        .map(|it| it.parse());
+    parsed.collect::<Result<_, _>>().map_err(de::Error::custom)
+}
+
+/// What flags say, in the shape of the settings.
+#[derive(Serialize)]
+struct Flags<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data_dir: Option<&'a PathBuf>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    worker_urls: &'a [String],
+    router: RouterFlags,
+    admin: AdminFlags,
+}
+
+#[derive(Serialize)]
+struct RouterFlags {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    listen: Option<SocketAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct AdminFlags {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    listen: Option<SocketAddr>,
+}
+
+/// Variables of flags whose names are not those of settings.
+const FLAG_VARIABLES: &[&str] = &["CONFIG", "LISTEN", "ADMIN_LISTEN", "POLICY"];
+
+impl Settings {
+    /// Reads and checks the settings.
+    pub(crate) fn load(args: &SettingsArgs) -> Result<Self, Failure> {
+        let flags = Flags {
+            data_dir: args.data_dir.as_ref(),
+            worker_urls: &args.worker_urls,
+            router: RouterFlags {
+                listen: args.listen,
+                policy: args.policy.map(Policy::name),
+            },
+            admin: AdminFlags {
+                listen: args.admin_listen,
+            },
+        };
+        let settings: Self =
+            service_kit::settings::load(args.config.as_deref(), FLAG_VARIABLES, flags)
+                .map_err(Failure::wrong_use)?;
+        settings.check()?;
+        Ok(settings)
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        if self.workers.is_empty() && self.worker_urls.is_empty() {
+            let why = "no engine to route to: give --worker-urls http://host:port, or [[workers]] in the settings file";
+            return Err(Failure::wrong_use(why));
+        }
+        if !self.admin.listen.ip().is_loopback() && self.admin.token.is_none() {
+            let why = "admin.listen is not a loopback address: set admin.token (RANKWAY_ADMIN__TOKEN) too";
+            return Err(Failure::wrong_use(why));
+        }
+        let named = self.adapter().named();
+        named.map(|_| ()).map_err(Failure::wrong_use)
+    }
+
+    /// The same, fit to be shown: secrets that are set read `***`.
+    pub(crate) fn without_secrets(mut self) -> Self {
+        for secret in [&mut self.admin.token, &mut self.affinity.secret] {
+            if let Some(text) = secret {
+                "***".clone_into(text);
+            }
+        }
+        self
+    }
+
+    /// The settings of the worker adapter.
+    pub(crate) fn adapter(&self) -> worker_adapter::Config {
+        let short = self.worker_urls.iter().cloned().map(WorkerConfig::at);
+        worker_adapter::Config {
+            workers: short.chain(self.workers.iter().cloned()).collect(),
+        }
+    }
+}

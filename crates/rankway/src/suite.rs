@@ -1,0 +1,164 @@
+//! All five services in one process, over the durable embedded bus and in-process calls.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use affinity_store::AffinityStore;
+use anyhow::{Context as _, bail};
+use bus::Bus;
+use bus_local::LocalBus;
+use contracts::rpc::Index;
+use contracts::topics;
+use domain::InstanceId;
+use event_ingest::EventIngest;
+use indexer::Indexer;
+use router_api::RouterApi;
+use service_kit::{CancellationToken, Clock, Context, Health, Process};
+use tokio::time::Instant;
+use worker_adapter::WorkerAdapter;
+
+/// How often readiness is looked at while waiting for it.
+const READY_POLL: Duration = Duration::from_millis(20);
+
+/// What the services are told.
+pub(crate) struct SuiteConfig {
+    pub(crate) data_dir: PathBuf,
+    pub(crate) adapter: worker_adapter::Config,
+    pub(crate) affinity_secret: Option<String>,
+    /// One router replica for each.
+    pub(crate) routers: Vec<router_api::Config>,
+}
+
+/// The running services.
+pub(crate) struct Suite {
+    pub(crate) routers: Vec<router_api::Handle>,
+    pub(crate) index: Arc<dyn Index>,
+    pub(crate) context: Context,
+    bus: Arc<LocalBus>,
+}
+
+impl Suite {
+    /// Builds all services, binds the routers' listeners, and spawns everything on `process`.
+    pub(crate) async fn start(config: SuiteConfig, process: &Process) -> anyhow::Result<Self> {
+        let context = Context {
+            registry: prometheus::Registry::new(),
+            health: Health::default(),
+            clock: Clock::system(),
+        };
+        let folder = |name: &str| config.data_dir.join(name);
+        let local = open_bus(&folder("bus")).await?;
+        let bus: Arc<dyn Bus> = local.clone();
+
+        let ingest = EventIngest::new(
+            event_ingest::Config {
+                data_dir: folder("ingest"),
+                ..event_ingest::Config::default()
+            },
+            bus.clone(),
+            context.clone(),
+        )?;
+        let indexer = Indexer::new(
+            indexer::Config {
+                data_dir: folder("index"),
+                ..indexer::Config::default()
+            },
+            bus.clone(),
+            ingest.feed(),
+            context.clone(),
+        )?;
+        let affinity = AffinityStore::new(
+            affinity_store::Config {
+                secret: config.affinity_secret.map(affinity_store::Secret::new),
+                data_dir: folder("affinity"),
+                ..affinity_store::Config::default()
+            },
+            bus.clone(),
+            context.clone(),
+        )?;
+        let adapter = WorkerAdapter::new(config.adapter, bus.clone(), context.clone())?;
+        let index = indexer.index();
+
+        let mut routers = Vec::new();
+        for (number, router) in config.routers.into_iter().enumerate() {
+            let router = RouterApi::bind(
+                router,
+                bus.clone(),
+                index.clone(),
+                affinity.affinity(),
+                adapter.dispatch(),
+                router_context(&context, number),
+                InstanceId::new(&format!("router-{}", number + 1))?,
+            );
+            routers.push(router.await?);
+        }
+        let handles = routers.iter().map(RouterApi::handle).collect();
+
+        // Streams are finished by services that still run: routers end first.
+        let late = CancellationToken::new();
+        process.spawn("event-ingest", ingest.run(late.clone()));
+        process.spawn("indexer", indexer.run(late.clone()));
+        process.spawn("affinity-store", affinity.run(late.clone()));
+        process.spawn("worker-adapter", adapter.run(late.clone()));
+        process.spawn("routers", run_routers(routers, process.shutdown(), late));
+        Ok(Self {
+            routers: handles,
+            index,
+            context,
+            bus: local,
+        })
+    }
+
+    /// Waits until every component is ready; after `patience`, an error that names those that are not.
+    pub(crate) async fn ready(&self, patience: Duration) -> anyhow::Result<()> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let missing = self.context.health.missing();
+            if missing.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                let missing: Vec<String> = missing
+                    .into_iter()
+                    .map(|(component, why)| format!("{component}: {why}"))
+                    .collect();
+                bail!("not ready after {patience:?}: {}", missing.join("; "));
+            }
+            tokio::time::sleep(READY_POLL).await;
+        }
+    }
+
+    /// Flushes and releases the data folder, once the services have ended.
+    pub(crate) async fn close(self) {
+        self.bus.close().await;
+    }
+}
+
+async fn open_bus(folder: &Path) -> anyhow::Result<Arc<LocalBus>> {
+    let bus = LocalBus::open(folder, &topics::LAYOUT).await;
+    let bus = bus.context("open the embedded bus (see --data-dir)")?;
+    Ok(Arc::new(bus))
+}
+
+/// The first router shares the process's registry; metrics of others would clash with its own.
+fn router_context(context: &Context, number: usize) -> Context {
+    match number {
+        0 => context.clone(),
+        _ => Context {
+            registry: prometheus::Registry::new(),
+            ..context.clone()
+        },
+    }
+}
+
+/// Runs the routers to their end, then lets the other services end.
+async fn run_routers(
+    routers: Vec<RouterApi>,
+    shutdown: CancellationToken,
+    late: CancellationToken,
+) -> anyhow::Result<()> {
+    let _ends_the_others = late.drop_guard();
+    let running = routers.into_iter().map(|it| it.run(shutdown.clone()));
+    futures::future::try_join_all(running).await?;
+    Ok(())
+}
