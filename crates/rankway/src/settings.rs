@@ -154,9 +154,7 @@ impl Settings {
     /// The same, fit to be shown: secrets that are set read `***`.
     pub(crate) fn without_secrets(mut self) -> Self {
         for secret in [&mut self.admin.token, &mut self.affinity.secret] {
-            if let Some(text) = secret {
-                "***".clone_into(text);
-            }
+            *secret = secret.as_ref().map(|_| "***".to_owned());
         }
         self
     }

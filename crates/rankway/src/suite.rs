@@ -7,7 +7,7 @@ use std::time::Duration;
 use affinity_store::AffinityStore;
 use anyhow::{Context as _, bail};
 use bus::Bus;
-use bus_local::LocalBus;
+use bus_local::{LocalBus, OpenError};
 use contracts::rpc::Index;
 use contracts::topics;
 use domain::InstanceId;
@@ -134,10 +134,22 @@ impl Suite {
     }
 }
 
+/// How long the data folder may stay taken, as by a killed process that has not quite gone.
+const FOLDER_PATIENCE: Duration = Duration::from_secs(1);
+/// How often it is tried meanwhile.
+const FOLDER_RETRY: Duration = Duration::from_millis(50);
+
 async fn open_bus(folder: &Path) -> anyhow::Result<Arc<LocalBus>> {
-    let bus = LocalBus::open(folder, &topics::LAYOUT).await;
-    let bus = bus.context("open the embedded bus (see --data-dir)")?;
-    Ok(Arc::new(bus))
+    let deadline = Instant::now() + FOLDER_PATIENCE;
+    loop {
+        match LocalBus::open(folder, &topics::LAYOUT).await {
+            Ok(bus) => return Ok(Arc::new(bus)),
+            Err(OpenError::InUse { .. }) if Instant::now() < deadline => {
+                tokio::time::sleep(FOLDER_RETRY).await;
+            }
+            Err(error) => return Err(error).context("open the embedded bus (see --data-dir)"),
+        }
+    }
 }
 
 /// The first router shares the process's registry; metrics of others would clash with its own.

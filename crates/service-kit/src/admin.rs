@@ -1,7 +1,9 @@
 //! The admin listener that every process has: health, readiness, metrics.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::Router;
@@ -12,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use prometheus::{Encoder as _, TextEncoder};
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::Context;
@@ -26,15 +29,29 @@ pub struct ListenError {
     source: std::io::Error,
 }
 
+/// How long an address may stay taken, as by a killed process that has not quite gone.
+const LISTEN_PATIENCE: Duration = Duration::from_secs(1);
+/// How often it is tried meanwhile.
+const LISTEN_RETRY: Duration = Duration::from_millis(50);
+
 /// Listens on `address`, which the setting `key` names.
 pub async fn listen(address: SocketAddr, key: &'static str) -> Result<TcpListener, ListenError> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|source| ListenError {
-            address,
-            key,
-            source,
-        })
+    let deadline = Instant::now() + LISTEN_PATIENCE;
+    loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => return Ok(listener),
+            Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < deadline => {
+                tokio::time::sleep(LISTEN_RETRY).await;
+            }
+            Err(source) => {
+                return Err(ListenError {
+                    address,
+                    key,
+                    source,
+                });
+            }
+        }
+    }
 }
 
 /// `/healthz`, `/readyz` (503 and what is missing until ready) and `/metrics` (Prometheus text).
