@@ -71,6 +71,20 @@ pub enum TargetState {
     Gone,
 }
 
+impl TargetState {
+    /// Its name in JSON and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Warming => "warming",
+            Self::Ready => "ready",
+            Self::Suspect => "suspect",
+            Self::Partial => "partial",
+            Self::Draining => "draining",
+            Self::Gone => "gone",
+        }
+    }
+}
+
 /// Which engine a worker runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EngineKind {

@@ -39,18 +39,19 @@ impl JsonClient {
 
     /// Asks and reads the answer as JSON; a status other than 200 is an error that quotes the answer.
     pub(crate) async fn get<T: DeserializeOwned>(&self, url: &str) -> anyhow::Result<T> {
-        let body = self.fetch(url).await?;
+        let body = self.fetch(url, "application/json").await?;
         serde_json::from_slice(&body).with_context(|| format!("understand the answer of {url}"))
     }
 
     /// Asks and reads the answer as text.
     pub(crate) async fn get_text(&self, url: &str) -> anyhow::Result<String> {
-        let body = self.fetch(url).await?;
+        let body = self.fetch(url, "text/plain").await?;
         Ok(String::from_utf8_lossy(&body).into_owned())
     }
 
-    async fn fetch(&self, url: &str) -> anyhow::Result<Bytes> {
+    async fn fetch(&self, url: &str, accept: &str) -> anyhow::Result<Bytes> {
         let mut request = Request::builder().method(Method::GET).uri(url);
+        request = request.header(header::ACCEPT, accept);
         if let Some(token) = &self.token {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }

@@ -12,11 +12,13 @@ pub(crate) fn run(args: ExplainArgs) -> Result<(), Failure> {
     let base = args.admin.admin_url.trim_end_matches('/');
     let url = format!("{base}/api/v1/decisions/{}", args.id);
     let client = JsonClient::of_admin(&args.admin);
-    let decision: Value = crate::runtime()?.block_on(client.get(&url))?;
+    let runtime = crate::runtime()?;
     if args.json {
+        let decision: Value = runtime.block_on(client.get(&url))?;
         print_json(&decision)?;
     } else {
-        print_line(&decision.to_string())?;
+        let text = runtime.block_on(client.get_text(&url))?;
+        print_line(text.trim_end())?;
     }
     Ok(())
 }

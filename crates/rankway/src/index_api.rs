@@ -9,7 +9,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use contracts::rpc::Index;
-use domain::{Target, TargetState};
+use domain::Target;
 use serde::{Deserialize, Serialize};
 
 /// What `/api/v1/index` answers.
@@ -60,22 +60,11 @@ pub(crate) async fn read(index: &dyn Index) -> Result<IndexAnswer, contracts::rp
             target: it.target.to_string(),
             blocks: it.blocks,
             digest: format!("{:016x}", it.digest),
-            state: state_name(it.state).to_owned(),
+            state: it.state.name().to_owned(),
         }
     };
     let targets = index.digests().await?.into_iter().map(of).collect();
     Ok(IndexAnswer { targets })
-}
-
-fn state_name(state: TargetState) -> &'static str {
-    match state {
-        TargetState::Warming => "warming",
-        TargetState::Ready => "ready",
-        TargetState::Suspect => "suspect",
-        TargetState::Partial => "partial",
-        TargetState::Draining => "draining",
-        TargetState::Gone => "gone",
-    }
 }
 
 /// What a fake engine's `/debug/kv_blocks` answers.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::{Path, State};
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 use crate::config::Config;
 use crate::error::ApiError;
 use crate::replica::Replica;
-use crate::view::{DecisionView, TargetView, TotalsView, WorkerView};
+use crate::view::{DecisionView, TargetView, TotalsView, WorkerView, describe};
 
 /// Decisions listed at once.
 const LISTED: usize = 100;
@@ -61,7 +62,12 @@ async fn decisions(State(replica): State<Arc<Replica>>) -> Json<Value> {
     Json(json!({"decisions": views.collect::<Vec<_>>()}))
 }
 
-async fn decision(State(replica): State<Arc<Replica>>, Path(id): Path<String>) -> Response {
+/// As JSON, or as text for a client that accepts `text/plain`.
+async fn decision(
+    State(replica): State<Arc<Replica>>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Response {
     let entry = match id.as_str() {
         "last" => replica.ledger.last(),
         id => match id.parse() {
@@ -75,7 +81,12 @@ async fn decision(State(replica): State<Arc<Replica>>, Path(id): Path<String>) -
             let worker = router.worker(entry.decision.place.worker());
             let url = worker.map(|it| it.url.clone());
             drop(router);
-            Json(DecisionView::of(&entry, url)).into_response()
+            let view = DecisionView::of(&entry, url);
+            let accept = headers.get(header::ACCEPT);
+            if accept.is_some_and(|it| it.as_bytes().starts_with(b"text/plain")) {
+                return describe(&view).into_response();
+            }
+            Json(view).into_response()
         }
         None => ApiError::UnknownPath {
             path: format!("decision {id} among the last 10,000"),

@@ -3,8 +3,10 @@
 mod decision;
 mod fleet;
 mod names;
+mod text;
 mod waterfall;
 
 pub(crate) use decision::DecisionView;
 pub(crate) use fleet::{TargetView, WorkerView};
+pub(crate) use text::describe;
 pub(crate) use waterfall::TotalsView;

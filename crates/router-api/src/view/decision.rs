@@ -13,62 +13,63 @@ use crate::place::degraded_name;
 /// A decision, whole, and what came of it.
 #[derive(Serialize)]
 pub(crate) struct DecisionView {
-    id: String,
-    at_seconds: f64,
-    model: String,
-    conversation: Option<String>,
-    worker: String,
-    epoch: u64,
+    pub(super) id: String,
+    pub(super) at_seconds: f64,
+    pub(super) model: String,
+    pub(super) conversation: Option<String>,
+    pub(super) worker: String,
+    pub(super) epoch: u64,
     /// None where the engine chooses.
-    dp_rank: Option<u32>,
+    pub(super) dp_rank: Option<u32>,
     /// Text form of the target, where a rank is named.
-    target: Option<String>,
+    pub(super) target: Option<String>,
     /// Base URL of the worker, while it is registered.
-    url: Option<String>,
-    overlap_tokens: Option<u64>,
-    isl: u64,
-    uncached_tokens: Option<u64>,
-    reason: String,
-    binding: String,
-    degraded: Vec<&'static str>,
-    policy: &'static str,
-    seed: u64,
-    retry_of: Option<String>,
-    index_age_seconds: Option<f64>,
+    pub(super) url: Option<String>,
+    pub(super) overlap_tokens: Option<u64>,
+    pub(super) isl: u64,
+    pub(super) uncached_tokens: Option<u64>,
+    pub(super) reason: String,
+    pub(super) binding: String,
+    pub(super) degraded: Vec<&'static str>,
+    pub(super) policy: &'static str,
+    pub(super) seed: u64,
+    pub(super) retry_of: Option<String>,
+    pub(super) index_age_seconds: Option<f64>,
     /// What the policy preferred, also where a binding overruled it.
-    policy_choice: Option<String>,
-    candidates: Vec<CandidateView>,
-    outcome: Option<OutcomeView>,
-    waterfall: Option<WaterfallView>,
+    pub(super) policy_choice: Option<String>,
+    pub(super) candidates: Vec<CandidateView>,
+    pub(super) outcome: Option<OutcomeView>,
+    pub(super) waterfall: Option<WaterfallView>,
 }
 
 #[derive(Serialize)]
-struct CandidateView {
-    target: String,
-    chosen: bool,
-    state: &'static str,
-    barred: Option<&'static str>,
-    held_tokens: u64,
-    held_gpu_tokens: u64,
-    in_flight_tokens: u64,
-    pending_tokens: u64,
-    foreign_tokens: u64,
-    active: u32,
-    resident_tokens: u64,
-    capacity_tokens: Option<u64>,
-    prefill_tokens_per_second: f64,
-    decode_step_seconds: f64,
+pub(super) struct CandidateView {
+    pub(super) target: String,
+    pub(super) chosen: bool,
+    pub(super) state: &'static str,
+    pub(super) barred: Option<&'static str>,
+    pub(super) held_tokens: u64,
+    pub(super) held_gpu_tokens: u64,
+    pub(super) in_flight_tokens: u64,
+    pub(super) pending_tokens: u64,
+    pub(super) foreign_tokens: u64,
+    pub(super) active: u32,
+    pub(super) resident_tokens: u64,
+    pub(super) capacity_tokens: Option<u64>,
+    pub(super) prefill_tokens_per_second: f64,
+    pub(super) decode_step_seconds: f64,
     /// None where it could not be chosen.
-    cost: Option<CostView>,
+    pub(super) cost: Option<CostView>,
 }
 
 #[derive(Serialize)]
-struct CostView {
+pub(super) struct CostView {
     total_seconds: f64,
     credited_tokens: u64,
     uncached_tokens: u64,
     pending_seconds: f64,
     miss_seconds: f64,
+    delay_seconds: f64,
     transfer_seconds: f64,
     lockstep_seconds: f64,
     decode_seconds: f64,
@@ -76,14 +77,14 @@ struct CostView {
 }
 
 #[derive(Serialize)]
-struct OutcomeView {
-    status: &'static str,
-    ttft_ms: Option<f64>,
-    duration_ms: Option<f64>,
-    observed_rank: Option<u32>,
-    prompt_tokens: Option<u64>,
-    completion_tokens: Option<u64>,
-    cached_tokens: Option<u64>,
+pub(super) struct OutcomeView {
+    pub(super) status: &'static str,
+    pub(super) ttft_ms: Option<f64>,
+    pub(super) duration_ms: Option<f64>,
+    pub(super) observed_rank: Option<u32>,
+    pub(super) prompt_tokens: Option<u64>,
+    pub(super) completion_tokens: Option<u64>,
+    pub(super) cached_tokens: Option<u64>,
 }
 
 impl DecisionView {
@@ -140,7 +141,7 @@ impl CandidateView {
         Self {
             target: candidate.target.to_string(),
             chosen: decision.target() == Some(&candidate.target),
-            state: names::state(candidate.state),
+            state: candidate.state.name(),
             barred: candidate.barred.map(names::barred),
             held_tokens: candidate.held.disk.get(),
             held_gpu_tokens: candidate.held.gpu.get(),
@@ -157,7 +158,29 @@ impl CandidateView {
     }
 }
 
+/// A term of a cost by its name.
+type Term = (&'static str, fn(&CostView) -> f64);
+
 impl CostView {
+    /// The terms that sum to the total, in seconds.
+    pub(super) const TERMS: [Term; 7] = [
+        ("pending", |it| it.pending_seconds),
+        ("miss", |it| it.miss_seconds),
+        ("delay", |it| it.delay_seconds),
+        ("transfer", |it| it.transfer_seconds),
+        ("lockstep", |it| it.lockstep_seconds),
+        ("decode", |it| it.decode_seconds),
+        ("capacity", |it| it.capacity_seconds),
+    ];
+
+    pub(super) const fn total(&self) -> f64 {
+        self.total_seconds
+    }
+
+    pub(super) const fn uncached(&self) -> u64 {
+        self.uncached_tokens
+    }
+
     fn of(scored: &Scored) -> Self {
         let terms = &scored.terms;
         Self {
@@ -166,6 +189,7 @@ impl CostView {
             uncached_tokens: terms.uncached.get(),
             pending_seconds: terms.pending,
             miss_seconds: terms.miss,
+            delay_seconds: terms.delay,
             transfer_seconds: terms.transfer,
             lockstep_seconds: terms.lockstep,
             decode_seconds: terms.decode,

@@ -47,7 +47,7 @@ impl WorkerView {
             dp_size: worker.dp_size,
             block_size: worker.block_size.get(),
             kv_blocks: worker.kv_blocks,
-            state: names::state(worker.state),
+            state: worker.state.name(),
             lease_until_seconds: worker.lease_until.as_secs_f64(),
             prefill_tokens_per_second: prefill_rate,
         }
@@ -61,7 +61,7 @@ impl TargetView {
             worker: target.worker.to_string(),
             dp_rank: target.dp_rank.get(),
             model: worker.model.to_string(),
-            state: names::state(worker.state),
+            state: worker.state.name(),
             pending_tokens: pending.get(),
         }
     }

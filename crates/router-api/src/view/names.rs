@@ -1,7 +1,7 @@
 //! Names of variants in JSON. Part of the API: they outlive the variants' own.
 
 use affinity::MoveReason;
-use domain::{EngineKind, TargetState};
+use domain::EngineKind;
 use placement::{Barred, Choice, Place};
 use routing::{BindingAction, Reason, Status};
 
@@ -34,17 +34,6 @@ pub(super) fn binding(action: BindingAction) -> String {
         BindingAction::Create => "create".to_owned(),
         BindingAction::Keep => "keep".to_owned(),
         BindingAction::Rebind(why) => format!("rebind_{}", moved(why)),
-    }
-}
-
-pub(super) const fn state(state: TargetState) -> &'static str {
-    match state {
-        TargetState::Warming => "warming",
-        TargetState::Ready => "ready",
-        TargetState::Suspect => "suspect",
-        TargetState::Partial => "partial",
-        TargetState::Draining => "draining",
-        TargetState::Gone => "gone",
     }
 }
 

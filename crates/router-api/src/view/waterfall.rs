@@ -54,6 +54,33 @@ struct SumsView {
 }
 
 impl WaterfallView {
+    /// One line: what was cached, and where the rest was lost.
+    pub(super) fn describe(&self) -> String {
+        let lost = &self.lost;
+        let named = [
+            ("cold", lost.cold),
+            ("in flight", lost.in_flight),
+            ("unannounced", lost.unannounced),
+            ("capacity", lost.capacity),
+            ("unavailable", lost.unavailable),
+            ("routing", lost.routing),
+        ];
+        let parts = named.iter().filter(|it| it.1 > 0);
+        let mut parts: Vec<String> = parts
+            .map(|(name, tokens)| format!("{name} {tokens}"))
+            .collect();
+        if let Some(error) = lost.index_error.filter(|it| *it != 0) {
+            parts.push(format!("index error {error}"));
+        }
+        let levels = &self.levels;
+        let cached = levels.realised.unwrap_or(levels.chosen);
+        format!(
+            "of {} tokens {cached} were cached; not: {}",
+            levels.isl,
+            parts.join(", ")
+        )
+    }
+
     pub(super) fn of(waterfall: &Waterfall) -> Self {
         Self {
             levels: LevelsView {
