@@ -148,3 +148,21 @@ async fn a_watcher_behind_more_deletions_than_are_remembered_is_told() {
     let again: Vec<_> = table.clone().watch().take(2).collect().await;
     assert!(again.iter().all(Result::is_ok));
 }
+
+#[tokio::test]
+async fn a_table_holds_one_change_of_each_key_however_often_it_is_written() {
+    let table = Arc::new(LiveTable::new(Revision(0)));
+    let watcher = table.clone().watch();
+    let put = |value| table.put(Key("k".into()), value, Expect::Any).unwrap();
+    for _ in 0..70_000 {
+        put(Some("v".into()));
+        put(None);
+    }
+    let last = put(Some("latest".into()));
+
+    let changes = table.changes_after(Revision(0)).unwrap();
+    assert_eq!(changes.len(), 1);
+    assert_eq!(changes[0].0, last);
+    let seen: Vec<_> = watcher.take(2).collect().await;
+    assert!(seen.iter().all(Result::is_ok), "it has missed no deletion");
+}
