@@ -8,6 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bus::{Generation, Offset};
 
@@ -26,7 +27,9 @@ pub(crate) struct Recovered {
 /// Recovers the log in `folder`, or begins one.
 pub(crate) fn recover(folder: &Path, disk: &Disk) -> Result<Recovered, OpenError> {
     let failed = |it| OpenError::io(folder, it);
-    fs::create_dir_all(folder).map_err(failed)?;
+    if !folder.try_exists().map_err(failed)? {
+        return begin_first(folder, disk).map_err(failed);
+    }
     let mut files = segment::list(folder).map_err(failed)?;
     let number = files.last().map_or(1, |(number, _)| number + 1);
     let mut lost = false;
@@ -68,6 +71,23 @@ pub(crate) fn recover(folder: &Path, disk: &Disk) -> Result<Recovered, OpenError
     })
 }
 
+/// Begins a log that never was. It is on the disk as soon as what is appended to it.
+fn begin_first(folder: &Path, disk: &Disk) -> io::Result<Recovered> {
+    fs::create_dir_all(folder)?;
+    let (generation, last) = (new_generation(disk), Offset(0));
+    let (segment, file) = segment::create(folder, 1, generation, last)?;
+    disk.written(&segment.path, &Arc::new(file));
+    // The partition's folder, its topic's, that of all logs, and the one that is open.
+    for created in folder.ancestors().take(4) {
+        disk.folder_changed(created)?;
+    }
+    Ok(Recovered {
+        generation,
+        segments: VecDeque::from([segment]),
+        last,
+    })
+}
+
 /// Begins a segment with a new generation, on the disk before this returns.
 pub(crate) fn begin(
     folder: &Path,
@@ -75,12 +95,16 @@ pub(crate) fn begin(
     base: Offset,
     disk: &Disk,
 ) -> io::Result<(Generation, Segment)> {
-    // Any number that no other log has had will do.
-    let generation = Generation(RandomState::new().hash_one(disk.floor));
+    let generation = new_generation(disk);
     let (segment, file) = segment::create(folder, number, generation, base)?;
     file.sync_data()?;
     synchronise_folder(folder)?;
     Ok((generation, segment))
+}
+
+/// Any number that no other log has had will do.
+fn new_generation(disk: &Disk) -> Generation {
+    Generation(RandomState::new().hash_one(disk.floor))
 }
 
 /// Cuts off a broken record and what follows it. The log must already have a new generation.
