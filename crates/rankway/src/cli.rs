@@ -1,13 +1,28 @@
 //! The command line: words, flags and their help.
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
+use domain::DecisionId;
+use http::Uri;
 use placement::Policy;
+use worker_adapter::EngineUrl;
 
 use crate::failure::Failure;
 use crate::{config, demo, explain, fake_engine, index, replay, up};
+
+/// Seconds that `up` may be told to wait for its first engine: up to a day.
+pub(crate) const ENGINE_WAIT_SECONDS: RangeInclusive<u64> = 1..=86_400;
+/// The most tokens of one block: far more than any engine's.
+const BLOCK_TOKENS: i64 = 65_536;
+/// The most blocks of one simulated rank; each takes some 50 bytes from the start.
+const RANK_BLOCKS: i64 = 1 << 24;
+/// The most blocks of all simulated ranks together, for the same reason.
+const FLEET_BLOCKS: u64 = 1 << 25;
 
 /// Routes every LLM request to the attention-DP rank that holds its KV cache, and keeps the conversation
 /// there.
@@ -55,10 +70,15 @@ pub(crate) struct DemoArgs {
     )]
     pub(crate) policy: Vec<Policy>,
     /// Conversations of the workload; the engines' caches grow with it
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=512))]
+    #[arg(
+        long,
+        default_value_t = 32,
+        value_parser = clap::value_parser!(u32).range(1..=512),
+        env = "RANKWAY_DEMO_CONVERSATIONS"
+    )]
     pub(crate) conversations: u32,
     /// Seed of the workload
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, env = "RANKWAY_DEMO_SEED")]
     pub(crate) seed: u64,
     /// Print one JSON object a line instead of text; the last line is the summary
     #[arg(long)]
@@ -85,19 +105,36 @@ pub(crate) struct SettingsArgs {
         value_delimiter = ',',
         env = "RANKWAY_WORKER_URLS"
     )]
-    pub(crate) worker_urls: Vec<String>,
+    pub(crate) worker_urls: Vec<EngineUrl>,
     /// Address of the OpenAI-compatible API [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS", env = "RANKWAY_LISTEN")]
     pub(crate) listen: Option<SocketAddr>,
     /// Address of the admin API [default: 127.0.0.1:8090]
     #[arg(long, value_name = "ADDRESS", env = "RANKWAY_ADMIN_LISTEN")]
     pub(crate) admin_listen: Option<SocketAddr>,
+    /// Bearer token that the admin API asks for; required where its address is not a loopback one
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        env = "RANKWAY_ADMIN_TOKEN",
+        hide_env_values = true,
+        value_parser = NonEmptyStringValueParser::new()
+    )]
+    pub(crate) admin_token: Option<String>,
     /// Routing policy [default: kv]
     #[arg(long, env = "RANKWAY_POLICY")]
     pub(crate) policy: Option<Policy>,
     /// Folder for the log, the index and the bindings [default: rankway-data]
     #[arg(long, value_name = "FOLDER", env = "RANKWAY_DATA_DIR")]
     pub(crate) data_dir: Option<PathBuf>,
+    /// How long to wait for the first engine at the start before giving up [default: 10]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        env = "RANKWAY_ENGINE_WAIT_SECONDS",
+        value_parser = clap::value_parser!(u64).range(ENGINE_WAIT_SECONDS)
+    )]
+    pub(crate) engine_wait_seconds: Option<u64>,
 }
 
 /// Speaks vLLM's HTTP API and publishes its KV events; the answers are gibberish that depends only on the
@@ -116,13 +153,28 @@ pub(crate) struct FakeEngineArgs {
     #[arg(long, default_value = "fake-model", env = "RANKWAY_FAKE_MODEL")]
     pub(crate) model: String,
     /// Attention-DP ranks
-    #[arg(long, default_value_t = 4, env = "RANKWAY_FAKE_DP")]
+    #[arg(
+        long,
+        default_value_t = 4,
+        env = "RANKWAY_FAKE_DP",
+        value_parser = clap::value_parser!(u32).range(1..=256)
+    )]
     pub(crate) dp: u32,
     /// Tokens per KV-cache block
-    #[arg(long, default_value_t = 16, env = "RANKWAY_FAKE_BLOCK_SIZE")]
+    #[arg(
+        long,
+        default_value_t = 16,
+        env = "RANKWAY_FAKE_BLOCK_SIZE",
+        value_parser = clap::value_parser!(u32).range(1..=BLOCK_TOKENS)
+    )]
     pub(crate) block_size: u32,
     /// KV-cache blocks of each rank
-    #[arg(long, default_value_t = 8192, env = "RANKWAY_FAKE_KV_BLOCKS")]
+    #[arg(
+        long,
+        default_value_t = 8192,
+        env = "RANKWAY_FAKE_KV_BLOCKS",
+        value_parser = clap::value_parser!(u32).range(1..=RANK_BLOCKS)
+    )]
     pub(crate) kv_blocks: u32,
     /// Port on which rank 0 publishes KV events, rank r on port + r; 0 takes free ones
     #[arg(long, default_value_t = 0, env = "RANKWAY_FAKE_KV_EVENTS_PORT")]
@@ -131,13 +183,18 @@ pub(crate) struct FakeEngineArgs {
     #[arg(long, default_value_t = 0, env = "RANKWAY_FAKE_REPLAY_PORT")]
     pub(crate) replay_port: u16,
     /// Prompt tokens that one rank computes in a second
-    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        default_value_t = 20_000,
+        value_parser = clap::value_parser!(u32).range(1..),
+        env = "RANKWAY_FAKE_PREFILL_RATE"
+    )]
     pub(crate) prefill_rate: u32,
     /// How many times faster than that time passes
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, env = "RANKWAY_FAKE_SPEED_UP")]
     pub(crate) speed_up: f64,
     /// Seed of the answers
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, env = "RANKWAY_FAKE_SEED")]
     pub(crate) seed: u64,
 }
 
@@ -152,33 +209,59 @@ pub(crate) struct ReplayArgs {
     #[arg(
         long,
         value_delimiter = ',',
-        default_value = "round_robin,target_round_robin,kv"
+        default_value = "round_robin,target_round_robin,kv",
+        env = "RANKWAY_REPLAY_POLICY"
     )]
     pub(crate) policy: Vec<Policy>,
     /// Workers of the fleet
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(
+        long,
+        default_value_t = 4,
+        value_parser = clap::value_parser!(u32).range(1..=256),
+        env = "RANKWAY_REPLAY_WORKERS"
+    )]
     pub(crate) workers: u32,
     /// Attention-DP ranks of each worker
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(
+        long,
+        default_value_t = 4,
+        value_parser = clap::value_parser!(u32).range(1..=64),
+        env = "RANKWAY_REPLAY_RANKS"
+    )]
     pub(crate) ranks: u32,
     /// KV-cache blocks of each rank
-    #[arg(long, default_value_t = 6000)]
+    #[arg(
+        long,
+        default_value_t = 6000,
+        value_parser = clap::value_parser!(u32).range(1..=RANK_BLOCKS),
+        env = "RANKWAY_REPLAY_KV_BLOCKS"
+    )]
     pub(crate) kv_blocks: u32,
     /// Tokens per block id of the trace
-    #[arg(long, default_value_t = 512)]
+    #[arg(
+        long,
+        default_value_t = 512,
+        value_parser = clap::value_parser!(u32).range(1..=BLOCK_TOKENS),
+        env = "RANKWAY_REPLAY_BLOCK_SIZE"
+    )]
     pub(crate) block_size: u32,
     /// Prompt tokens that one rank computes in a second
-    #[arg(long, default_value_t = 2200.0)]
+    #[arg(long, default_value_t = 2200.0, env = "RANKWAY_REPLAY_PREFILL_RATE")]
     pub(crate) prefill_rate: f64,
     /// Tokens that one rank computes in one pass at most
-    #[arg(long, default_value_t = 2048)]
+    #[arg(
+        long,
+        default_value_t = 2048,
+        value_parser = clap::value_parser!(u32).range(1..),
+        env = "RANKWAY_REPLAY_PASS_TOKENS"
+    )]
     pub(crate) pass_tokens: u32,
     /// Seed of every draw
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, env = "RANKWAY_REPLAY_SEED")]
     pub(crate) seed: u64,
     /// Replay only the first N requests
-    #[arg(long, value_name = "N")]
-    pub(crate) limit: Option<usize>,
+    #[arg(long, value_name = "N", env = "RANKWAY_REPLAY_LIMIT")]
+    pub(crate) limit: Option<NonZeroUsize>,
     /// Print one JSON object a line instead of text; the last line is the summary
     #[arg(long)]
     pub(crate) json: bool,
@@ -187,7 +270,7 @@ pub(crate) struct ReplayArgs {
 #[derive(Args)]
 pub(crate) struct ExplainArgs {
     /// A decision's id (header x-rankway-decision), or `last`
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", value_parser = decision_id)]
     pub(crate) id: String,
     #[command(flatten)]
     pub(crate) admin: AdminArgs,
@@ -221,7 +304,8 @@ pub(crate) struct AdminArgs {
         long,
         value_name = "URL",
         default_value = "http://127.0.0.1:8090",
-        env = "RANKWAY_ADMIN_URL"
+        env = "RANKWAY_ADMIN_URL",
+        value_parser = admin_url
     )]
     pub(crate) admin_url: String,
     /// Token of the admin API, where one is set
@@ -229,7 +313,8 @@ pub(crate) struct AdminArgs {
         long,
         value_name = "TOKEN",
         env = "RANKWAY_ADMIN_TOKEN",
-        hide_env_values = true
+        hide_env_values = true,
+        value_parser = NonEmptyStringValueParser::new()
     )]
     pub(crate) admin_token: Option<String>,
 }
@@ -270,4 +355,33 @@ impl Cli {
             Command::Config(args) => config::run(args),
         }
     }
+}
+
+fn decision_id(text: &str) -> Result<String, String> {
+    match text == "last" || text.parse::<DecisionId>().is_ok() {
+        true => Ok(text.to_owned()),
+        false => Err(
+            "write `last`, or the 32 hexadecimal digits of an answer's x-rankway-decision header"
+                .to_owned(),
+        ),
+    }
+}
+
+fn admin_url(text: &str) -> Result<String, String> {
+    let plain = |it: &Uri| it.scheme_str() == Some("http") && it.authority().is_some();
+    match text.parse::<Uri>() {
+        Ok(url) if plain(&url) => Ok(text.to_owned()),
+        _ => Err("write http://host:port, such as http://127.0.0.1:8090".to_owned()),
+    }
+}
+
+/// Refuses simulated ranks that together would not fit into memory.
+pub(crate) fn check_fleet(ranks: u32, kv_blocks: u32) -> Result<(), Failure> {
+    if u64::from(ranks) * u64::from(kv_blocks) <= FLEET_BLOCKS {
+        return Ok(());
+    }
+    let why = format!(
+        "{ranks} ranks of {kv_blocks} blocks are more than can be simulated ({FLEET_BLOCKS} blocks in all): lower --kv-blocks"
+    );
+    Err(Failure::wrong_use(why))
 }

@@ -23,6 +23,11 @@ impl Failure {
         Self::WrongUse(error.to_string())
     }
 
+    /// Wrong use, told by an error and its causes.
+    pub(crate) fn wrong_use_chain(error: impl Into<anyhow::Error>) -> Self {
+        Self::WrongUse(format!("{:#}", error.into()))
+    }
+
     /// Prints one line to standard error.
     pub(crate) fn report(&self) -> ExitCode {
         let (line, code) = match self {

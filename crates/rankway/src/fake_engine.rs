@@ -5,12 +5,13 @@ use std::convert::Infallible;
 use engine_sim::{BindError, EngineSim};
 use service_kit::{Ended, Process};
 
-use crate::cli::FakeEngineArgs;
+use crate::cli::{FakeEngineArgs, check_fleet};
 use crate::failure::Failure;
 use crate::report::print_line;
 
 /// Runs the command.
 pub(crate) fn run(args: FakeEngineArgs) -> Result<(), Failure> {
+    check_fleet(args.dp, args.kv_blocks)?;
     service_kit::init_logging("info").map_err(Failure::wrong_use)?;
     let config = engine_sim::Config {
         listen: args.listen,
@@ -31,7 +32,7 @@ pub(crate) fn run(args: FakeEngineArgs) -> Result<(), Failure> {
 async fn serve(config: engine_sim::Config) -> Result<(), Failure> {
     let engine = match EngineSim::bind(config).await {
         Ok(engine) => engine,
-        Err(BindError::Config(error)) => return Err(Failure::wrong_use(error)),
+        Err(BindError::Config(error)) => return Err(Failure::wrong_use_chain(error)),
         Err(error) => return Err(anyhow::Error::new(error).into()),
     };
     print_line(&format!("serving http://{}", engine.http_addr()))?;

@@ -32,6 +32,10 @@ struct Summary {
 pub(crate) fn run(args: IndexArgs) -> Result<(), Failure> {
     let IndexCommand::Verify { admin, json } = args.command;
     let ranks = crate::runtime()?.block_on(verify(&admin))?;
+    if ranks.is_empty() {
+        let why = "no engine is known yet: ask again, or see why on /api/v1/workers";
+        return Err(anyhow::anyhow!(why).into());
+    }
     let different = ranks.iter().filter(|it| !it.equal).count();
     for rank in &ranks {
         if json {
@@ -62,7 +66,7 @@ async fn verify(admin: &AdminArgs) -> anyhow::Result<Vec<ComparedRank>> {
     let base = admin.admin_url.trim_end_matches('/');
     let known: WorkersAnswer = client.get(&format!("{base}/api/v1/workers")).await?;
     // Engines have no admin token.
-    let engines = JsonClient::new(None);
+    let engines = JsonClient::of_engines();
     let mut ranks = Vec::new();
     for worker in known.workers {
         let held: HeldAnswer = engines

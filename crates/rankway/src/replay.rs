@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -9,7 +10,7 @@ use domain::BlockSize;
 use engine_model::StepTime;
 use fleet_sim::{FleetConfig, Report, Trace};
 
-use crate::cli::ReplayArgs;
+use crate::cli::{ReplayArgs, check_fleet};
 use crate::failure::Failure;
 use crate::progress::ProgressLine;
 use crate::report::{Comparison, PolicyReport, Quantiles, print_json, print_line};
@@ -78,6 +79,7 @@ fn fleet(args: &ReplayArgs) -> Result<FleetConfig, Failure> {
     if args.policy.is_empty() {
         return Err(Failure::wrong_use("--policy names no policy"));
     }
+    check_fleet(args.workers * args.ranks, args.kv_blocks)?;
     Ok(FleetConfig {
         workers: args.workers,
         ranks: args.ranks,
@@ -104,9 +106,12 @@ fn read(args: &ReplayArgs) -> Result<Trace, Failure> {
         })?;
         Box::new(BufReader::new(file))
     };
-    let trace = Trace::read(lines, block_size, args.limit);
-    let trace = trace.with_context(|| format!("read the trace {}", path.display()));
-    trace.map_err(|error| Failure::WrongUse(format!("{error:#}")))
+    let limit = args.limit.map(NonZeroUsize::get);
+    let trace = Trace::read(lines, block_size, limit).with_context(|| {
+        let path = path.display();
+        format!("read the trace {path} (`rankway replay --help` shows its format)")
+    });
+    trace.map_err(Failure::wrong_use_chain)
 }
 
 fn policy_report(report: &Report, ceiling_of_hash_ids: f64) -> PolicyReport {

@@ -3,12 +3,13 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
+use clap::CommandFactory as _;
 use placement::Policy;
-use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
+use service_kit::settings::ENVIRONMENT_PREFIX;
 use worker_adapter::{EngineUrl, WorkerConfig};
 
-use crate::cli::SettingsArgs;
+use crate::cli::{Cli, ENGINE_WAIT_SECONDS, SettingsArgs};
 use crate::failure::Failure;
 
 /// Everything `up` can be told.
@@ -18,10 +19,11 @@ pub(crate) struct Settings {
     /// Folder for the log, the index and the bindings.
     pub(crate) data_dir: PathBuf,
     /// Engines by their URL alone; whatever else there is to know is asked of them.
-    #[serde(deserialize_with = "urls")]
     pub(crate) worker_urls: Vec<EngineUrl>,
     /// Engines of which more has to be said.
     pub(crate) workers: Vec<WorkerConfig>,
+    /// How long the first engine may take to answer at the start, in seconds.
+    pub(crate) engine_wait_seconds: u64,
     /// The OpenAI-compatible API and its decisions.
     pub(crate) router: router_api::Config,
     /// The admin API.
@@ -54,6 +56,7 @@ impl Default for Settings {
             data_dir: PathBuf::from("rankway-data"),
             worker_urls: Vec::new(),
             workers: Vec::new(),
+            engine_wait_seconds: 10,
             router: router_api::Config::default(),
             admin: Admin::default(),
             affinity: Affinity::default(),
@@ -70,34 +73,17 @@ impl Default for Admin {
     }
 }
 
-/// A list, or one text with commas, as an environment variable holds it.
-fn urls<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<EngineUrl>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Urls {
-        Text(String),
-        List(Vec<String>),
-    }
-    let texts = match Urls::deserialize(deserializer)? {
-        Urls::Text(text) => text.split(',').map(|it| it.trim().to_owned()).collect(),
-        Urls::List(texts) => texts,
-    };
-    let parsed = texts
-        .iter()
-        .filter(|it| !it.is_empty())
-        .map(|it| it.parse());
-    parsed.collect::<Result<_, _>>().map_err(de::Error::custom)
-}
-
 /// What flags say, in the shape of the settings.
 #[derive(Serialize)]
 struct Flags<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     data_dir: Option<&'a PathBuf>,
-    #[serde(skip_serializing_if = "<[String]>::is_empty")]
-    worker_urls: &'a [String],
+    #[serde(skip_serializing_if = "<[EngineUrl]>::is_empty")]
+    worker_urls: &'a [EngineUrl],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    engine_wait_seconds: Option<u64>,
     router: RouterFlags,
-    admin: AdminFlags,
+    admin: AdminFlags<'a>,
 }
 
 #[derive(Serialize)]
@@ -109,13 +95,22 @@ struct RouterFlags {
 }
 
 #[derive(Serialize)]
-struct AdminFlags {
+struct AdminFlags<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     listen: Option<SocketAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<&'a str>,
 }
 
-/// Variables of flags whose names are not those of settings.
-const FLAG_VARIABLES: &[&str] = &["CONFIG", "LISTEN", "ADMIN_LISTEN", "POLICY"];
+/// The variables, without their prefix, that stand for flags of any command: they are read with the flags.
+fn flag_variables(command: &clap::Command) -> Vec<String> {
+    let own = command.get_arguments().filter_map(|it| {
+        let name = it.get_env()?.to_str()?;
+        name.strip_prefix(ENVIRONMENT_PREFIX).map(str::to_owned)
+    });
+    let others = command.get_subcommands().flat_map(flag_variables);
+    own.chain(others).collect()
+}
 
 impl Settings {
     /// Reads and checks the settings.
@@ -123,17 +118,20 @@ impl Settings {
         let flags = Flags {
             data_dir: args.data_dir.as_ref(),
             worker_urls: &args.worker_urls,
+            engine_wait_seconds: args.engine_wait_seconds,
             router: RouterFlags {
                 listen: args.listen,
                 policy: args.policy.map(Policy::name),
             },
             admin: AdminFlags {
                 listen: args.admin_listen,
+                token: args.admin_token.as_deref(),
             },
         };
-        let settings: Self =
-            service_kit::settings::load(args.config.as_deref(), FLAG_VARIABLES, flags)
-                .map_err(Failure::wrong_use)?;
+        let variables = flag_variables(&Cli::command());
+        let variables: Vec<&str> = variables.iter().map(String::as_str).collect();
+        let settings: Self = service_kit::settings::load(args.config.as_deref(), &variables, flags)
+            .map_err(Failure::wrong_use)?;
         settings.check()?;
         Ok(settings)
     }
@@ -144,7 +142,21 @@ impl Settings {
             return Err(Failure::wrong_use(why));
         }
         if !self.admin.listen.ip().is_loopback() && self.admin.token.is_none() {
-            let why = "admin.listen is not a loopback address: set admin.token (RANKWAY_ADMIN__TOKEN) too";
+            let why =
+                "admin.listen is not a loopback address: set admin.token (RANKWAY_ADMIN_TOKEN) too";
+            return Err(Failure::wrong_use(why));
+        }
+        if self.admin.token.as_deref() == Some("") {
+            return Err(Failure::wrong_use(
+                "admin.token is empty: set one or leave it out",
+            ));
+        }
+        if !ENGINE_WAIT_SECONDS.contains(&self.engine_wait_seconds) {
+            let why = format!(
+                "engine_wait_seconds must be between {} and {}",
+                ENGINE_WAIT_SECONDS.start(),
+                ENGINE_WAIT_SECONDS.end()
+            );
             return Err(Failure::wrong_use(why));
         }
         let named = self.adapter().named();

@@ -17,8 +17,6 @@ use crate::index_api;
 use crate::settings::Settings;
 use crate::suite::{Suite, SuiteConfig};
 
-/// How long at least one engine may take to answer at the start.
-const ENGINE_PATIENCE: Duration = Duration::from_secs(10);
 /// How often an engine that does not answer is asked again.
 const ENGINE_POLL: Duration = Duration::from_millis(500);
 
@@ -43,8 +41,9 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
         policy = settings.router.policy.name(),
         "serving"
     );
+    let patience = Duration::from_secs(settings.engine_wait_seconds);
     let ended = process
-        .run_until(first_engine(settings.adapter().workers))
+        .run_until(first_engine(settings.adapter().workers, patience))
         .await;
     suite.close().await;
     match ended? {
@@ -83,10 +82,13 @@ fn serve_admin(
 
 /// Never resolves once an engine has answered; fails when none does. Those that are missing then may come
 /// later: the adapter goes on asking.
-async fn first_engine(workers: Vec<WorkerConfig>) -> anyhow::Result<std::convert::Infallible> {
+async fn first_engine(
+    workers: Vec<WorkerConfig>,
+    patience: Duration,
+) -> anyhow::Result<std::convert::Infallible> {
     let ask = |worker: WorkerConfig| async move {
         let mut last = None;
-        let answered = tokio::time::timeout(ENGINE_PATIENCE, async {
+        let answered = tokio::time::timeout(patience, async {
             loop {
                 match worker_adapter::probe(&worker).await {
                     Ok(found) => return found,
@@ -116,7 +118,7 @@ async fn first_engine(workers: Vec<WorkerConfig>) -> anyhow::Result<std::convert
     }
     let silent = silent.join("; ");
     if !found_one {
-        anyhow::bail!("no engine answered within {ENGINE_PATIENCE:?}: {silent}");
+        anyhow::bail!("no engine answered within {patience:?}: {silent}");
     }
     if !silent.is_empty() {
         warn!(%silent, "going on without some engines; they are asked again");

@@ -148,7 +148,7 @@ async fn measure(
     suite.ready(READY_PATIENCE).await?;
     let mut tally = converse(policy, suite, conversations).await?;
     tally.ttft.sort_unstable();
-    let client = JsonClient::new(None);
+    let client = JsonClient::of_engines();
     let index_equals_engines = caught_up(suite, &client, urls).await?;
     let mut totals = Totals::default();
     for router in &suite.routers {
