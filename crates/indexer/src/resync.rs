@@ -13,6 +13,9 @@ use crate::metrics::Metrics;
 
 /// How long an answer of the feed may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a hole may stand before it is asked for: what fills it may be the next thing in the log, as after
+/// a restart.
+const FIRST_PATIENCE: Duration = Duration::from_millis(100);
 /// How long what was asked for may take to come through the log before it is asked for again; doubled each
 /// time without progress.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -47,23 +50,20 @@ impl Resyncs {
         }
     }
 
-    /// `target` misses everything from `from` on. Asks at once, unless it has asked already.
+    /// `target` misses everything from `from` on. Asks soon, unless it has asked already.
     pub(crate) fn want(&mut self, target: &Target, from: EventSeq, now: Timestamp) {
-        if self.missing.contains_key(target) {
-            return;
-        }
-        let missing = Missing {
+        let missing = self.missing.entry(target.clone());
+        missing.or_insert(Missing {
             from,
             attempts: 0,
             call: None,
-            again_at: now,
-        };
-        self.missing.insert(target.clone(), missing);
-        self.call_due(now);
+            again_at: now + FIRST_PATIENCE,
+        });
     }
 
-    /// `target` has got something of what it missed, and misses what follows `from`.
+    /// `target` has just got something, and still misses what is from `from` on: more may be on its way.
     pub(crate) fn progress(&mut self, target: &Target, from: EventSeq, now: Timestamp) {
+        self.want(target, from, now);
         if let Some(missing) = self.missing.get_mut(target) {
             missing.from = from;
             missing.attempts = 0;

@@ -25,7 +25,7 @@ const SAVE_AFTER: Duration = Duration::from_millis(200);
 /// How many operations may wait for a save.
 const SAVE_OPS: usize = 1000;
 /// How many may wait while one is going on, before the log is not read on: some seconds of a busy fleet.
-const MAX_UNSAVED_OPS: usize = 50_000;
+const MAX_UNSAVED_OPS: usize = 20_000;
 /// How often the tails of the log are asked for, and gauges set.
 const LOOK_AFTER: Duration = Duration::from_millis(500);
 /// Ticks between sweeps of the fleet and of what was let go.
@@ -145,8 +145,9 @@ impl Loop {
         }
         if TIDY_AFTER <= now.since(self.looks.tidied_at) {
             self.looks.tidied_at = now;
-            self.writer.tick();
+            self.writer.tidy();
         }
+        self.writer.resyncs.call_due(now);
         self.check_goal();
     }
 
@@ -233,6 +234,7 @@ impl Loop {
     }
 
     async fn stop(mut self) {
+        self.saving.begin_no_more_jobs();
         while !self.saving.is_idle() {
             let done = self.saving.done().await;
             self.saving.note(done);

@@ -37,8 +37,19 @@ pub(crate) struct Saving {
     saved_at: Timestamp,
     /// What ranks take of the store.
     taken: BTreeMap<RankNumber, Taken>,
+    /// Whether folds and erasures may begin.
+    jobs: Jobs,
     /// Ranks to be erased.
     gone: VecDeque<RankNumber>,
+}
+
+/// Whether background work may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Jobs {
+    /// As it is due.
+    Begin,
+    /// No more: the process is about to end, and the next start does what is left.
+    End,
 }
 
 /// One rank's share.
@@ -125,6 +136,7 @@ pub(crate) async fn open(
         folds: JoinSet::new(),
         saved_at: Timestamp::ZERO,
         taken: loaded.ranks.iter().map(taken).collect(),
+        jobs: Jobs::Begin,
         gone: VecDeque::new(),
     };
     Ok((saving, index, loaded))
@@ -240,11 +252,15 @@ impl Saving {
         self.begin_job();
     }
 
+    /// The process is about to end.
+    pub(crate) fn begin_no_more_jobs(&mut self) {
+        self.jobs = Jobs::End;
+    }
+
     /// Waits until nothing is going on and everything saved outlives the process.
     pub(crate) async fn finish(mut self) {
         while !self.saves.is_empty() || !self.folds.is_empty() {
             let done = self.done().await;
-            self.gone.clear();
             if let Done::Save(Err(why)) = done {
                 self.fail(&why);
             }
@@ -283,7 +299,8 @@ impl Saving {
             return;
         };
         // Not beside a save, so that what a fold reads has been written.
-        if !self.folds.is_empty() || !self.saves.is_empty() {
+        let busy = !self.folds.is_empty() || !self.saves.is_empty();
+        if busy || self.jobs == Jobs::End {
             return;
         }
         if let Some(number) = self.gone.pop_front() {

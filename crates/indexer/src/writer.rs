@@ -21,8 +21,8 @@ use crate::position::{MAX_PARTS, Position, Verdict};
 use crate::resync::Resyncs;
 use crate::store::{Changes, Loaded, RankChange, RankNumber};
 
-/// Blocks swept at each tick, in steps short enough for readers.
-const SWEPT_PER_TICK: usize = 65_536;
+/// Blocks swept at a time, in steps short enough for readers.
+const SWEPT_AT_ONCE: usize = 65_536;
 const SWEPT_PER_STEP: usize = 512;
 
 /// What the log has said, and what is known about who says it.
@@ -144,9 +144,11 @@ impl Writer {
         });
         let result = match tracked.position.take(batch, before, partial) {
             Verdict::Apply(ops) => {
-                let next = tracked.position.next();
+                if tracked.position.is_suspect() {
+                    let next = tracked.position.next();
+                    self.resyncs.progress(&target, next, now);
+                }
                 self.apply(&target, ops);
-                self.resyncs.progress(&target, next, now);
                 self.lag(&target, now.since(engine_ts));
                 "applied"
             }
@@ -189,10 +191,9 @@ impl Writer {
         lost.iter().for_each(|target| self.settle(target, now));
     }
 
-    /// Drops workers whose grace has ended, asks again for what is missing, and sweeps.
-    pub(crate) fn tick(&mut self) {
+    /// Drops workers whose grace has ended, and sweeps.
+    pub(crate) fn tidy(&mut self) {
         let now = self.clock.now();
-        self.resyncs.call_due(now);
         let known: BTreeMap<WorkerId, Epoch> = self
             .ranks
             .keys()
@@ -207,7 +208,7 @@ impl Writer {
                 self.drop_rank(&target);
             }
         }
-        for _ in 0..SWEPT_PER_TICK / SWEPT_PER_STEP {
+        for _ in 0..SWEPT_AT_ONCE / SWEPT_PER_STEP {
             if !self.answers.write().index.sweep(SWEPT_PER_STEP) {
                 break;
             }

@@ -123,6 +123,40 @@ async fn a_fenced_incarnation_does_not_come_back() {
     assert!(running.digests().await.is_empty());
 }
 
+#[tokio::test]
+async fn segments_that_outgrow_the_base_are_folded_and_come_back() {
+    let (world, _) = World::new();
+    let rank = target("w#1/0");
+    let running = world.start().await;
+    let mut told = Vec::new();
+    for seq in 0..240 {
+        let path: Vec<u64> = (0..500).map(|block| seq * 1000 + block).collect();
+        told.push(batch(&rank, seq, vec![stored(&path, 0)]));
+        world.append(told[seq as usize].clone()).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let base = || running.metric("rankway_index_store_bytes_total", Some("base"));
+    until!("folded", 0.0 < base());
+    for seq in 240..250 {
+        told.push(batch(&rank, seq, vec![stored(&[seq], 0)]));
+        world.append(told[seq as usize].clone()).await;
+    }
+    until!(
+        "level",
+        contents(&running.digests().await) == rebuilt(&told)
+    );
+    running.abandon().await;
+
+    let running = world.start().await;
+
+    assert_eq!(contents(&running.digests().await), rebuilt(&told));
+    assert!(applied(&running) < 240.0);
+    assert_eq!(
+        running.metric("rankway_index_store_broken_total", None),
+        0.0
+    );
+}
+
 /// Spoils a stopped indexer's store, and expects it aside and the index rebuilt from the log.
 async fn rebuilds_after(spoil: impl FnOnce(&Path)) {
     let (world, _) = World::new();

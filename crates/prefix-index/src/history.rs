@@ -52,6 +52,7 @@ impl History {
             .get_mut(namespace)
             .expect("it was there or has just been inserted");
         if generations.young.insert(hash) {
+            generations.old.remove(&hash);
             self.young += 1;
         }
     }
@@ -64,9 +65,8 @@ impl History {
     fn age(&mut self) {
         self.namespaces.retain(|_, generations| {
             let young = mem::take(&mut generations.young);
-            let old = mem::replace(&mut generations.old, young);
-            let lost = old.iter().filter(|it| !generations.old.contains(*it));
-            self.forgotten += lost.count() as u64;
+            let lost = mem::replace(&mut generations.old, young);
+            self.forgotten += lost.len() as u64;
             !generations.old.is_empty()
         });
         self.young = 0;
