@@ -109,7 +109,8 @@ async fn models(State(surface): Shared) -> Response {
     let adapters = surface.lora_adapters.iter();
     let adapters = adapters.map(|name| model(name, Some(&surface.model)));
     let all: Vec<_> = base.into_iter().chain(adapters).collect();
-    json(encode_models(&all))
+    let created = surface.clock.now().as_secs_f64() as u64;
+    json(encode_models(&all, created))
 }
 
 async fn tokenize(State(surface): Shared, body: Bytes) -> Result<Response, ApiError> {

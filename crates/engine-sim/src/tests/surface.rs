@@ -224,7 +224,10 @@ async fn discovery_and_metrics_read_as_those_of_vllm() {
         ..config()
     };
     let sim = Sim::start(adapted).await;
-    let models = parse_models(sim.text("/v1/models").await.as_bytes()).unwrap();
+    let listed = sim.text("/v1/models").await;
+    let dated: Value = serde_json::from_str(&listed).unwrap();
+    assert!(dated["data"][0]["created"].is_u64());
+    let models = parse_models(listed.as_bytes()).unwrap();
     assert_eq!(models[0].name.as_str(), "fake-model");
     assert_eq!(models[0].max_model_len, Some(4096));
     assert_eq!(models[1].parent.as_ref(), Some(&models[0].name));

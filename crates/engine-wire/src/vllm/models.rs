@@ -35,6 +35,7 @@ struct List {
 struct Entry {
     id: String,
     object: Option<String>,
+    created: Option<u64>,
     owned_by: Option<String>,
     max_model_len: Option<u32>,
     parent: Option<String>,
@@ -53,11 +54,13 @@ pub fn parse_models(body: &[u8]) -> Result<Vec<Model>, ModelsError> {
     list.data.into_iter().map(model).collect()
 }
 
-/// The body that answers `GET /v1/models`.
-pub fn encode_models(models: &[Model]) -> String {
+/// The body that answers `GET /v1/models` at `created`, in whole seconds since the epoch: like vLLM, which
+/// dates each model by the answer.
+pub fn encode_models(models: &[Model], created: u64) -> String {
     let entry = |model: &Model| Entry {
         id: model.name.to_string(),
         object: Some("model".to_owned()),
+        created: Some(created),
         owned_by: Some("vllm".to_owned()),
         max_model_len: model.max_model_len,
         parent: model.parent.as_ref().map(ToString::to_string),
