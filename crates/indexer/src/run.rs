@@ -86,7 +86,11 @@ impl Loop {
                 },
                 Some(tails) = self.looks.asking.join_next() => self.looked(tails),
                 _ = ticks.tick() => self.tick().await,
-                Some(read) = self.partitions.next(), if may_read => self.read(read),
+                Some(read) = self.partitions.next(), if may_read => {
+                    self.read(read);
+                    // A long log may have no pause of its own, and others share the thread.
+                    tokio::task::consume_budget().await;
+                }
             }
             self.save_if_due();
         }

@@ -28,7 +28,10 @@ use tokio::task::JoinSet;
 macro_rules! until {
     ($what:expr, $condition:expr) => {
         let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
-        while !$condition {
+        loop {
+            if $condition {
+                break;
+            }
             assert!(
                 tokio::time::Instant::now() < deadline,
                 "not {} in time",
