@@ -157,6 +157,17 @@ async fn segments_that_outgrow_the_base_are_folded_and_come_back() {
     );
 }
 
+/// Opens a store just closed: sled lets go of its lock a little after its handle is dropped.
+fn opened(path: &Path) -> sled::Db {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+    loop {
+        match sled::open(path) {
+            Ok(db) => return db,
+            Err(why) => assert!(tokio::time::Instant::now() < deadline, "{why}"),
+        }
+    }
+}
+
 /// Spoils a stopped indexer's store, and expects it aside and the index rebuilt from the log.
 async fn rebuilds_after(spoil: impl FnOnce(&Path)) {
     let (world, _) = World::new();
@@ -188,7 +199,7 @@ async fn rebuilds_after(spoil: impl FnOnce(&Path)) {
 #[tokio::test]
 async fn a_store_of_another_format_is_moved_aside() {
     rebuilds_after(|path| {
-        let db = sled::open(path).unwrap();
+        let db = opened(path);
         db.insert("!format", "999").unwrap();
         db.flush().unwrap();
     })
@@ -198,7 +209,7 @@ async fn a_store_of_another_format_is_moved_aside() {
 #[tokio::test]
 async fn a_store_with_a_segment_missing_is_moved_aside() {
     rebuilds_after(|path| {
-        let db = sled::open(path).unwrap();
+        let db = opened(path);
         let segments: Vec<_> = db.scan_prefix("v").keys().flatten().collect();
         db.remove(&segments[0]).unwrap();
         db.flush().unwrap();
@@ -209,7 +220,7 @@ async fn a_store_with_a_segment_missing_is_moved_aside() {
 #[tokio::test]
 async fn a_store_with_an_unreadable_value_is_moved_aside() {
     rebuilds_after(|path| {
-        let db = sled::open(path).unwrap();
+        let db = opened(path);
         let segment = db.scan_prefix("v").keys().next().unwrap().unwrap();
         db.insert(segment, &[0xff; 32]).unwrap();
         db.flush().unwrap();
@@ -220,7 +231,7 @@ async fn a_store_with_an_unreadable_value_is_moved_aside() {
 #[tokio::test]
 async fn a_store_with_a_rank_missing_is_moved_aside() {
     rebuilds_after(|path| {
-        let db = sled::open(path).unwrap();
+        let db = opened(path);
         let rank = db.scan_prefix("r").keys().next().unwrap().unwrap();
         db.remove(rank).unwrap();
         db.flush().unwrap();
