@@ -57,9 +57,10 @@ enum Command {
     Config(ConfigArgs),
 }
 
-/// Runs the same seeded agent workload through each policy, over real sockets, and compares what the fleet
-/// took from its caches with what it could have.
 #[derive(Args)]
+#[command(after_help = "\
+Runs the same seeded agent workload through each policy, over real sockets, and compares what the
+fleet took from its caches with what it could have.")]
 pub(crate) struct DemoArgs {
     /// Policies to run, in this order
     #[arg(
@@ -85,9 +86,10 @@ pub(crate) struct DemoArgs {
     pub(crate) json: bool,
 }
 
-/// Settings come from the file, over them RANKWAY_* variables (RANKWAY_ROUTER__POLICY is router.policy),
-/// over them these flags. `rankway config show` prints the outcome.
 #[derive(Args)]
+#[command(after_help = "\
+Settings come from the file, over them RANKWAY_* variables (RANKWAY_ROUTER__POLICY is
+router.policy), over them these flags. `rankway config show` prints the outcome.")]
 pub(crate) struct UpArgs {
     #[command(flatten)]
     pub(crate) settings: SettingsArgs,
@@ -137,9 +139,10 @@ pub(crate) struct SettingsArgs {
     pub(crate) engine_wait_seconds: Option<u64>,
 }
 
-/// Speaks vLLM's HTTP API and publishes its KV events; the answers are gibberish that depends only on the
-/// prompt and the seed.
 #[derive(Args)]
+#[command(after_help = "\
+Speaks vLLM's HTTP API and publishes its KV events; the answers are gibberish that depends only on
+the prompt and the seed.")]
 pub(crate) struct FakeEngineArgs {
     /// Address of the HTTP API; port 0 takes a free one
     #[arg(
@@ -198,9 +201,9 @@ pub(crate) struct FakeEngineArgs {
     pub(crate) seed: u64,
 }
 
-/// Each line of the trace is {"timestamp": ms, "input_length": tokens, "output_length": tokens,
-/// "hash_ids": [block ids]}.
 #[derive(Args)]
+#[command(after_help = r#"Each line of the trace is
+{"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [block ids]}"#)]
 pub(crate) struct ReplayArgs {
     /// The trace; `sample` is the one that comes with Rankway
     #[arg(value_name = "TRACE")]

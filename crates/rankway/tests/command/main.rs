@@ -1,0 +1,15 @@
+//! The command as people run it: real processes, real sockets, real files.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod conversation;
+mod crash;
+mod demo;
+mod fleet;
+mod help;
+mod http_client;
+mod process;
+mod replay;
+mod settled;
+mod up;
+mod wrong_use;

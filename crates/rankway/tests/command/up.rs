@@ -1,0 +1,143 @@
+//! `rankway up` before two engines, over a restart.
+
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep};
+
+use crate::conversation::Conversation;
+use crate::fleet::{Engine, RANKS, Up};
+use crate::process::{PATIENCE, POLL, Running, run};
+use crate::settled::{Read, index_equals};
+
+#[tokio::test]
+async fn a_conversation_stays_with_its_cache_over_a_kill() {
+    let data = TempDir::new().unwrap();
+    let engines = [Engine::start().await, Engine::start().await];
+    let both = [&engines[0], &engines[1]];
+    let up = Up::start(data.path(), &both).await;
+    let mut conversation = Conversation::new(1);
+
+    let first = conversation.turn(&up.api).await;
+    index_equals(&up, 2).await;
+    let second = conversation.turn(&up.api).await;
+
+    assert_eq!(second.target, first.target);
+    assert!(second.overlap > 0 && second.cached > 0, "{second:?}");
+
+    index_equals(&up, 2).await;
+    let before = Read::by(&up).await;
+    let killed = up.kill().await;
+    for number in 0..4 {
+        engines[0]
+            .answer(number % RANKS, 500_000 + 1_000 * u32::from(number))
+            .await;
+    }
+    let its_own = engines
+        .iter()
+        .find(|it| first.target.starts_with(it.name()));
+    its_own.unwrap().answer(2, 600_000).await;
+    let up = killed.start(data.path(), &both).await;
+    let third = conversation.turn(&up.api).await;
+
+    assert_eq!(third.target, first.target);
+    assert!(third.overlap > 0 && third.cached > 0, "{third:?}");
+
+    index_equals(&up, 2).await;
+    let after = Read::by(&up).await;
+    // One that begins with nothing reads all that was ever published.
+    let elsewhere = TempDir::new().unwrap();
+    let fresh = Up::start(elsewhere.path(), &both).await;
+    index_equals(&fresh, 2).await;
+    let all = Read::by(&fresh).await.published;
+    let ranks = 2 * u64::from(RANKS);
+    let meanwhile = all - before.published;
+    assert!(meanwhile >= 6, "{meanwhile} messages");
+    assert!(
+        (meanwhile..=meanwhile + ranks).contains(&after.published),
+        "{meanwhile} were published meanwhile, but {after:?}"
+    );
+    assert!(after.others <= ranks, "asked for what was known: {after:?}");
+}
+
+#[tokio::test]
+async fn an_interrupt_ends_it_soon_and_loses_nothing() {
+    let data = TempDir::new().unwrap();
+    let engine = Engine::start().await;
+    let up = Up::start(data.path(), &[&engine]).await;
+    let mut conversation = Conversation::new(1);
+    let first = conversation.turn(&up.api).await;
+    index_equals(&up, 1).await;
+
+    let (code, took) = up.interrupt().await;
+
+    assert_eq!(code, Some(0));
+    assert!(took.as_secs() < 5, "{took:?}");
+    let up = Up::start(data.path(), &[&engine]).await;
+    let second = conversation.turn(&up.api).await;
+    assert_eq!(second.target, first.target);
+    assert!(second.overlap > 0 && second.cached > 0, "{second:?}");
+}
+
+#[tokio::test]
+async fn a_decision_is_explained_and_an_unknown_one_is_not() {
+    let data = TempDir::new().unwrap();
+    let engine = Engine::start().await;
+    let up = Up::start(data.path(), &[&engine]).await;
+    let turn = Conversation::new(1).turn(&up.api).await;
+
+    let explained = up.ask(&["explain", "last"]).await;
+    let as_json = up.ask(&["explain", "last", "--json"]).await;
+    let unknown = up.ask(&["explain", &"0".repeat(32)]).await;
+
+    assert_eq!(explained.code, Some(0));
+    assert!(
+        explained.stdout.contains(engine.name()),
+        "{}",
+        explained.stdout
+    );
+    let (worker, _) = turn.target.split_once('/').unwrap();
+    assert!(as_json.stdout.contains(worker), "{}", as_json.stdout);
+    assert_eq!(unknown.code, Some(1));
+    assert_eq!(unknown.stderr.lines().count(), 1);
+    assert!(
+        unknown.stderr.contains("there is no decision"),
+        "{}",
+        unknown.stderr
+    );
+}
+
+#[tokio::test]
+async fn the_admin_api_asks_for_its_token() {
+    let data = TempDir::new().unwrap();
+    let engine = Engine::start().await;
+    let mut guarded = Running::start(&[
+        "up",
+        "--worker-urls",
+        &engine.url,
+        "--listen",
+        "127.0.0.1:0",
+        "--admin-listen",
+        "127.0.0.1:0",
+        "--admin-token",
+        "secret",
+        "--data-dir",
+        data.path().to_str().unwrap(),
+    ]);
+    let line = guarded.logs("serving").await;
+    let (_, admin) = line.split_once("admin=").unwrap();
+    let admin = admin.split_whitespace().next().unwrap();
+    let args = ["index", "verify", "--admin-url", admin];
+
+    let without = run(&args, &[]).await;
+
+    assert_eq!(without.code, Some(1));
+    assert!(
+        without.stderr.contains("--admin-token"),
+        "{}",
+        without.stderr
+    );
+    let deadline = Instant::now() + PATIENCE;
+    while run(&args, &[("RANKWAY_ADMIN_TOKEN", "secret")]).await.code != Some(0) {
+        assert!(Instant::now() < deadline, "{}", guarded.output());
+        sleep(POLL).await;
+    }
+}
