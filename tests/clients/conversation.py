@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from openai import OpenAI
-from openai.types.chat import ChatCompletionMessageParam
+from openai.types import Completion, CompletionUsage
+from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 
 from harness import MODEL, expect
 
@@ -22,6 +23,18 @@ def client(base: str) -> OpenAI:
     return OpenAI(base_url=f"{base}/v1", api_key="unused", max_retries=0, timeout=30)
 
 
+def usage_of(answer: ChatCompletion | Completion) -> CompletionUsage:
+    if answer.usage is None:
+        raise AssertionError(f"no usage in {answer}")
+    return answer.usage
+
+
+def cached_tokens(usage: CompletionUsage) -> int:
+    """Of the prompt; engines leave the details out when there are none."""
+    details = usage.prompt_tokens_details
+    return (details.cached_tokens or 0) if details else 0
+
+
 def question(topic: str, words: int = 100) -> str:
     return f"Tell me of {topic} " + " ".join(f"{topic}{number}" for number in range(words))
 
@@ -36,12 +49,10 @@ def talk(base: str, topic: str, turns: int, headers: dict[str, str] | None = Non
             model=MODEL, messages=messages, max_tokens=ANSWER_TOKENS, extra_headers=headers
         )
         answer = raw.parse()
-        usage, text = answer.usage, answer.choices[0].message.content
+        usage, text = usage_of(answer), answer.choices[0].message.content
         expect(bool(text), "a turn has no answer")
-        expect(usage is not None and usage.prompt_tokens_details is not None, "no usage details")
         worker, rank = (raw.headers.get(f"x-rankway-{name}") for name in ("worker", "dp-rank"))
-        cached = usage.prompt_tokens_details.cached_tokens
-        held.append(Turn(usage.prompt_tokens, cached or 0, f"{worker}@{rank}"))
+        held.append(Turn(usage.prompt_tokens, cached_tokens(usage), f"{worker}@{rank}"))
         messages.append({"role": "assistant", "content": text})
         messages.append({"role": "user", "content": "And then?"})
     return held

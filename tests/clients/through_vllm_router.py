@@ -44,8 +44,8 @@ def places_used(fleet: Fleet, before: dict[str, float]) -> dict[str, float]:
 
 
 def round_robin(fleet: Fleet) -> str:
-    """It alternates between engines, and each engine between its ranks: all eight have seen the prompt
-    after eight turns."""
+    """It alternates between engines, and each engine between its ranks: after eight turns all eight
+    have seen the prompt."""
     before = served_by_place(fleet)
     with vllm_router(fleet, "round-robin", "--policy", "round_robin") as (base, _):
         held = talk(base, "olive", 2 * RANKS + 2)
@@ -67,7 +67,10 @@ def event_flags(fleet: Fleet) -> list[str]:
 
 
 def kv_aware(fleet: Fleet) -> str:
-    """It reads the events of all ranks, names a rank in each request, and stays there."""
+    """It reads the events of all ranks, names a rank in each request, and stays there.
+
+    This version counts no blocks as held, whoever publishes them: held to here is that it can
+    read the events and that the rank header and the cache work together."""
     before = served_by_place(fleet)
     ranks = ("--intra-node-data-parallel-size", str(RANKS), "--api-key", "unused")
     policy = ("--policy", "kv_aware", *ranks, *event_flags(fleet))

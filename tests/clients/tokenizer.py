@@ -1,4 +1,4 @@
-"""Writes a tokenizer of single bytes into the folder it is given. Runs with aiperf's interpreter."""
+"""Writes a tokenizer of single bytes into the folder given; runs with aiperf's interpreter."""
 
 import json
 import sys
