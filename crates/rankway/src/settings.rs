@@ -146,10 +146,13 @@ impl Settings {
                 "admin.listen is not a loopback address: set admin.token (RANKWAY_ADMIN_TOKEN) too";
             return Err(Failure::wrong_use(why));
         }
-        if self.admin.token.as_deref() == Some("") {
-            return Err(Failure::wrong_use(
-                "admin.token is empty: set one or leave it out",
-            ));
+        let secrets = [
+            ("admin.token", &self.admin.token),
+            ("affinity.secret", &self.affinity.secret),
+        ];
+        if let Some((key, _)) = secrets.iter().find(|it| it.1.as_deref() == Some("")) {
+            let why = format!("{key} is empty: set one or leave it out");
+            return Err(Failure::wrong_use(why));
         }
         if !ENGINE_WAIT_SECONDS.contains(&self.engine_wait_seconds) {
             let why = format!(

@@ -1,5 +1,7 @@
 //! `rankway up` before two engines, over a restart.
 
+use std::ops::Range;
+
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
@@ -23,14 +25,8 @@ async fn a_conversation_stays_with_its_cache_over_a_kill() {
     assert_eq!(second.target, first.target);
     assert!(second.overlap > 0 && second.cached > 0, "{second:?}");
 
-    index_equals(&up, 2).await;
-    let before = Read::by(&up).await;
     let killed = up.kill().await;
-    for number in 0..4 {
-        engines[0]
-            .answer(number % RANKS, 500_000 + 1_000 * u32::from(number))
-            .await;
-    }
+    engines[0].answer(1, 500_000).await;
     let its_own = engines
         .iter()
         .find(|it| first.target.starts_with(it.name()));
@@ -40,22 +36,55 @@ async fn a_conversation_stays_with_its_cache_over_a_kill() {
 
     assert_eq!(third.target, first.target);
     assert!(third.overlap > 0 && third.cached > 0, "{third:?}");
-
     index_equals(&up, 2).await;
-    let after = Read::by(&up).await;
+}
+
+#[tokio::test]
+async fn after_a_kill_engines_are_asked_only_for_what_is_new() {
+    let data = TempDir::new().unwrap();
+    let engines = [Engine::start().await, Engine::start().await];
+    let both = [&engines[0], &engines[1]];
+    let up = Up::start(data.path(), &both).await;
+    all_ranks_answer(&both, 0..8).await;
+    index_equals(&up, 2).await;
+    let long_ago = Read::by(&up).await.published;
+    assert_eq!(up.interrupt().await.0, Some(0));
+    let up = Up::start(data.path(), &both).await;
+    engines[0].answer(0, 900_000).await;
+    index_equals(&up, 2).await;
+    // How far it read in its last moment may not have been kept.
+    let just_before = Read::by(&up).await.published;
+    let ranks = 2 * u64::from(RANKS);
+    assert!(just_before < ranks, "read again: {just_before}");
+
+    let killed = up.kill().await;
+    all_ranks_answer(&both, 8..9).await;
+    let up = killed.start(data.path(), &both).await;
+    index_equals(&up, 2).await;
+
+    let read = Read::by(&up).await;
     // One that begins with nothing reads all that was ever published.
     let elsewhere = TempDir::new().unwrap();
     let fresh = Up::start(elsewhere.path(), &both).await;
     index_equals(&fresh, 2).await;
     let all = Read::by(&fresh).await.published;
-    let ranks = 2 * u64::from(RANKS);
-    let meanwhile = all - before.published;
-    assert!(meanwhile >= 6, "{meanwhile} messages");
-    assert!(
-        (meanwhile..=meanwhile + ranks).contains(&after.published),
-        "{meanwhile} were published meanwhile, but {after:?}"
-    );
-    assert!(after.others <= ranks, "asked for what was known: {after:?}");
+    let meanwhile = all - long_ago - just_before;
+    assert!(long_ago >= 8 * ranks && meanwhile >= ranks);
+    let new = meanwhile..=meanwhile + just_before;
+    assert!(new.contains(&read.published), "{read:?}, not {new:?}");
+    assert!(read.others <= ranks, "asked for what was known: {read:?}");
+}
+
+/// Every rank of `engines` answers once for each of `times`, whatever it was asked before.
+async fn all_ranks_answer(engines: &[&Engine], times: Range<u32>) {
+    for time in times {
+        for engine in engines {
+            for rank in 0..RANKS {
+                let first_token = 10_000 * time + 1_000 * u32::from(rank);
+                engine.answer(rank, first_token).await;
+            }
+        }
+    }
 }
 
 #[tokio::test]

@@ -1,5 +1,4 @@
-//! Every mistake is answered by one line that says what to do: exit code 2 where the command has to change,
-//! 1 where something else has to.
+//! Commands that cannot be carried out.
 
 use std::fs;
 use std::net::TcpListener;
@@ -7,64 +6,8 @@ use std::net::TcpListener;
 use tempfile::TempDir;
 
 use crate::fleet::{Engine, Up};
-use crate::process::{Ended, free_ports, run};
-
-const WRONG_USE: i32 = 2;
-const FAILED: i32 = 1;
-/// Whatever is logged besides errors is not the answer.
-const QUIET: (&str, &str) = ("RANKWAY_LOG", "error");
-const POLICIES: &[&str] = &[
-    "round_robin",
-    "random",
-    "target_round_robin",
-    "power_of_two",
-    "kv",
-];
-
-/// One mistake. Words are split at spaces.
-struct Mistake<'a> {
-    command: &'a str,
-    code: i32,
-    says: &'a [&'a str],
-}
-
-const fn wrong<'a>(command: &'a str, says: &'a [&'a str]) -> Mistake<'a> {
-    Mistake {
-        command,
-        code: WRONG_USE,
-        says,
-    }
-}
-
-const fn fails<'a>(command: &'a str, says: &'a [&'a str]) -> Mistake<'a> {
-    Mistake {
-        command,
-        code: FAILED,
-        says,
-    }
-}
-
-impl Mistake<'_> {
-    async fn check(&self, variables: &[(&str, &str)]) {
-        let args: Vec<&str> = self.command.split_whitespace().collect();
-        let ended = run(&args, &[variables, &[QUIET]].concat()).await;
-        self.check_answer(&ended, variables);
-    }
-
-    fn check_answer(&self, ended: &Ended, variables: &[(&str, &str)]) {
-        let what = format!("{variables:?} {}:\n{}", self.command, ended.stderr);
-        assert_eq!(ended.code, Some(self.code), "{what}");
-        let lines: Vec<&str> = ended.stderr.lines().collect();
-        // The parser of flags adds its usage below.
-        let parser = ended.stderr.starts_with("error: ");
-        assert!(parser || lines.len() == 1, "more than a line: {what}");
-        assert!(parser || lines[0].starts_with("rankway: "), "{what}");
-        for part in self.says {
-            assert!(lines[0].contains(part), "no {part:?}: {what}");
-        }
-        assert!(!lines[0].contains(".rs:"), "a place in the code: {what}");
-    }
-}
+use crate::mistake::{FAILED, POLICIES, fails, wrong};
+use crate::process::{free_ports, run};
 
 #[tokio::test]
 async fn wrong_flags_and_words() {
@@ -128,202 +71,32 @@ async fn wrong_flags_and_words() {
     }
 }
 
+/// Flags of a fake engine, and what is said of them.
+const IMPOSSIBLE_ENGINES: &[(&str, &[&str])] = &[
+    ("--dp 0", &["--dp", "1..=256"]),
+    ("--dp 4294967295", &["--dp", "1..=256"]),
+    ("--block-size 0", &["--block-size", "1..="]),
+    ("--kv-blocks 0", &["--kv-blocks", "1..="]),
+    ("--kv-blocks 4294967295", &["--kv-blocks", "1..="]),
+    ("--dp 256 --kv-blocks 1000000", &["lower --kv-blocks"]),
+    (
+        "--kv-events-port 6000 --replay-port 6002",
+        &["replay_port", "further apart"],
+    ),
+    ("--kv-events-port 65534", &["kv_events_port", "lower"]),
+    ("--kv-events-port 70000", &["--kv-events-port", "65535"]),
+    ("--speed-up 0", &["speed_up", "between"]),
+    ("--speed-up nan", &["speed_up", "between"]),
+    ("--prefill-rate 0", &["--prefill-rate", "1..="]),
+    ("--model=", &["model", "empty"]),
+];
+
 #[tokio::test]
 async fn engines_that_cannot_be() {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let taken = taken.local_addr().unwrap();
-    let base = free_ports(8);
-    let overlap = format!("--kv-events-port {base} --replay-port {}", base + 2);
-    let _held = TcpListener::bind(taken);
-    let engine = |flags: &str| format!("fake-engine --listen 127.0.0.1:0 {flags}");
-    let table = [
-        (WRONG_USE, engine("--dp 0"), &["--dp", "1..=256"][..]),
-        (WRONG_USE, engine("--dp 4294967295"), &["--dp", "1..=256"]),
-        (
-            WRONG_USE,
-            engine("--block-size 0"),
-            &["--block-size", "1..="],
-        ),
-        (WRONG_USE, engine("--kv-blocks 0"), &["--kv-blocks", "1..="]),
-        (
-            WRONG_USE,
-            engine("--kv-blocks 4294967295"),
-            &["--kv-blocks", "1..="],
-        ),
-        (
-            WRONG_USE,
-            engine("--dp 256 --kv-blocks 1000000"),
-            &["lower --kv-blocks"],
-        ),
-        (
-            WRONG_USE,
-            engine(&overlap),
-            &["replay_port", "further apart"],
-        ),
-        (
-            WRONG_USE,
-            engine("--kv-events-port 65534"),
-            &["kv_events_port", "lower"],
-        ),
-        (
-            WRONG_USE,
-            engine("--kv-events-port 70000"),
-            &["--kv-events-port", "65535"],
-        ),
-        (WRONG_USE, engine("--speed-up 0"), &["speed_up", "between"]),
-        (
-            WRONG_USE,
-            engine("--speed-up nan"),
-            &["speed_up", "between"],
-        ),
-        (
-            WRONG_USE,
-            engine("--prefill-rate 0"),
-            &["--prefill-rate", "1..="],
-        ),
-        (
-            FAILED,
-            engine(&format!("--kv-events-port {}", taken.port())),
-            &["another kv_events_port"],
-        ),
-        (
-            FAILED,
-            format!("fake-engine --listen {taken}"),
-            &["another listen address", "in use"],
-        ),
-    ];
-    for (code, command, says) in &table {
-        let mistake = Mistake {
-            command,
-            code: *code,
-            says,
-        };
-        mistake.check(&[]).await;
-    }
-}
-
-#[tokio::test]
-async fn settings_files_that_cannot_be_used() {
-    let folder = TempDir::new().unwrap();
-    let url = "worker_urls = [\"http://a:1\"]\n";
-    let worker = "[[workers]]\nurl = \"http://a:1\"\n";
-    let table: [(&str, &[&str]); 14] = [
-        ("worker_urls = [", &["TOML parse error at line 1"]),
-        (
-            "worker_url = []",
-            &["worker_url", "unknown field", "worker_urls"],
-        ),
-        (
-            &format!("{url}[router]\npolcy = \"kv\""),
-            &["router.polcy", "unknown field", "policy"],
-        ),
-        (
-            &format!("{url}[router]\npolicy = \"best\""),
-            &[&["router.policy"], POLICIES].concat(),
-        ),
-        (
-            &format!("{url}[router]\naffinity = \"soft\""),
-            &["router.affinity", "choose hard or off"],
-        ),
-        (
-            &format!("{url}[router]\nlisten = \"x\""),
-            &["router.listen"],
-        ),
-        (
-            &format!("{url}[router]\nmax_body = \"x\""),
-            &["router.max_body", "invalid type"],
-        ),
-        (
-            &format!("engine_wait_seconds = 0\n{url}"),
-            &["engine_wait_seconds", "between 1 and"],
-        ),
-        (&format!("{url}[admin]\ntoken = \"\""), &["admin.token"]),
-        (
-            &format!("{url}[admin]\nlisten = \"0.0.0.0:1\""),
-            &["admin.listen", "admin.token"],
-        ),
-        (
-            "worker_urls = [\"https://a:1\"]",
-            &["worker_urls", "http://host:port"],
-        ),
-        (
-            &format!("{worker}rank = 3"),
-            &["workers.0.rank", "unknown field", "start_rank"],
-        ),
-        (
-            &format!("{worker}id = \"x\"\n{worker}id = \"x\""),
-            &["two workers are named x", "`id`"],
-        ),
-        (
-            "[[workers]]\nid = \"x\"",
-            &["workers.0", "missing field `url`"],
-        ),
-    ];
-    let path = folder.path().join("rankway.toml");
-    let path_text = path.to_str().unwrap();
-    let command = format!("config check --config {path_text}");
-    for (text, says) in table {
-        fs::write(&path, text).unwrap();
+    for (flags, says) in IMPOSSIBLE_ENGINES {
+        let command = format!("fake-engine --listen 127.0.0.1:0 {flags}");
         wrong(&command, says).check(&[]).await;
     }
-    fs::remove_file(&path).unwrap();
-    let up = format!("up --config {path_text}");
-    wrong(&up, &[path_text, "does not exist", "--config"])
-        .check(&[])
-        .await;
-}
-
-#[tokio::test]
-async fn variables_that_cannot_be_used() {
-    let check = "config check --worker-urls http://a:1";
-    let table: [(&str, &str, &[&str]); 8] = [
-        ("RANKWAY_POLICY", "best", POLICIES),
-        ("RANKWAY_ROUTER__POLICY", "best", POLICIES),
-        (
-            "RANKWAY_ROUTR__POLICY",
-            "kv",
-            &["routr", "unknown field", "router"],
-        ),
-        (
-            "RANKWAY_ROUTER__MAX_BODY",
-            "x",
-            &["router.max_body", "RANKWAY_"],
-        ),
-        ("RANKWAY_LISTEN", "x", &["--listen"]),
-        (
-            "RANKWAY_ENGINE_WAIT_SECONDS",
-            "x",
-            &["--engine-wait-seconds"],
-        ),
-        (
-            "RANKWAY_CONFIG",
-            "/nowhere.toml",
-            &["/nowhere.toml", "does not exist"],
-        ),
-        ("RANKWAY_ADMIN_TOKEN", "", &["--admin-token"]),
-    ];
-    for (name, value, says) in table {
-        wrong(check, says).check(&[(name, value)]).await;
-    }
-    let filter = ("RANKWAY_LOG", "a=b=c");
-    let ended = run(&["up", "--worker-urls", "http://a:1"], &[filter]).await;
-    wrong("up", &["log filter", "a=b=c", "info"]).check_answer(&ended, &[filter]);
-}
-
-#[tokio::test]
-async fn variables_of_other_commands_are_no_mistake() {
-    let variables = [
-        ("RANKWAY_ADMIN_URL", "http://127.0.0.1:1"),
-        ("RANKWAY_FAKE_DP", "8"),
-        ("RANKWAY_DEMO_SEED", "7"),
-        ("RANKWAY_WORKER_URLS", "http://a:1,http://b:1"),
-        ("RANKWAY_LOG", "debug"),
-    ];
-
-    let ended = run(&["config", "show", "--json"], &variables).await;
-
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    assert!(ended.stdout.contains("http://b:1"), "{}", ended.stdout);
 }
 
 #[tokio::test]
@@ -408,6 +181,8 @@ async fn what_is_in_use() {
         format!("up --worker-urls {url} --listen {api} --admin-listen {admin} --data-dir {data}")
     };
     let free = "127.0.0.1:0";
+    let taken = TcpListener::bind(free).unwrap();
+    let taken = taken.local_addr().unwrap();
     let table = [
         (
             another(&address(&up.api), free, &elsewhere),
@@ -420,6 +195,17 @@ async fn what_is_in_use() {
         (
             another(free, free, &folder),
             ["--data-dir", "in use by another process"],
+        ),
+        (
+            format!("fake-engine --listen {taken}"),
+            ["another listen address", "in use"],
+        ),
+        (
+            format!(
+                "fake-engine --listen {free} --kv-events-port {}",
+                taken.port()
+            ),
+            ["another kv_events_port", "in use"],
         ),
     ];
     for (command, says) in &table {

@@ -1,0 +1,144 @@
+//! Settings that cannot be used, from files and from the environment.
+
+use std::fs;
+
+use tempfile::TempDir;
+
+use crate::mistake::{POLICIES, wrong};
+use crate::process::run;
+
+/// Settings that any engine goes with, and what is said of them.
+const WITH_AN_ENGINE: &[(&str, &[&str])] = &[
+    (
+        "[router]\npolcy = \"kv\"",
+        &["router.polcy", "unknown field", "policy"],
+    ),
+    ("[router]\npolicy = \"best\"", POLICIES),
+    (
+        "[router]\naffinity = \"soft\"",
+        &["router.affinity", "choose hard or off"],
+    ),
+    ("[router]\nlisten = \"x\"", &["router.listen"]),
+    (
+        "[router]\nmax_body = \"x\"",
+        &["router.max_body", "invalid type"],
+    ),
+    ("[affinity]\nsecret = \"\"", &["affinity.secret is empty"]),
+    ("[admin]\ntoken = \"\"", &["admin.token is empty"]),
+    (
+        "[admin]\nlisten = \"0.0.0.0:1\"",
+        &["admin.listen", "admin.token"],
+    ),
+    (
+        "[[workers]]\nurl = \"a\"",
+        &["workers.0.url", "http://host:port"],
+    ),
+    (
+        "[[workers]]\nurl = \"http://a:1\"",
+        &["two workers are named a:1", "`id`"],
+    ),
+];
+
+/// Settings as they are, and what is said of them.
+const WHOLE: &[(&str, &[&str])] = &[
+    ("", &["--worker-urls", "[[workers]]"]),
+    ("worker_urls = [", &["TOML parse error at line 1"]),
+    (
+        "worker_url = []",
+        &["worker_url", "unknown field", "worker_urls"],
+    ),
+    (
+        "worker_urls = [\"https://a:1\"]",
+        &["worker_urls", "TLS", "http://host:port"],
+    ),
+    (
+        "worker_urls = [\"http://a:1\"]\nengine_wait_seconds = 0",
+        &["engine_wait_seconds", "between 1 and"],
+    ),
+    (
+        "[[workers]]\nid = \"x\"",
+        &["workers.0", "missing field `url`"],
+    ),
+    (
+        "[[workers]]\nurl = \"http://a:1\"\nrank = 3",
+        &["workers.0.rank", "start_rank"],
+    ),
+    (
+        "[[workers]]\nurl = \"http://a:1\"\nengine = \"x\"",
+        &["workers.0.engine", "vllm"],
+    ),
+];
+
+#[tokio::test]
+async fn settings_files_that_cannot_be_used() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("rankway.toml");
+    let path_text = path.to_str().unwrap();
+    let command = format!("config check --config {path_text}");
+    for (text, says) in WHOLE {
+        fs::write(&path, text).unwrap();
+        wrong(&command, says).check(&[]).await;
+    }
+    for (text, says) in WITH_AN_ENGINE {
+        fs::write(&path, format!("worker_urls = [\"http://a:1\"]\n{text}")).unwrap();
+        wrong(&command, says).check(&[]).await;
+    }
+    fs::remove_file(&path).unwrap();
+    let up = format!("up --config {path_text}");
+    wrong(&up, &[path_text, "does not exist", "--config"])
+        .check(&[])
+        .await;
+}
+
+#[tokio::test]
+async fn variables_that_cannot_be_used() {
+    let check = "config check --worker-urls http://a:1";
+    let table: [(&str, &str, &[&str]); 8] = [
+        ("RANKWAY_POLICY", "best", POLICIES),
+        ("RANKWAY_ROUTER__POLICY", "best", POLICIES),
+        (
+            "RANKWAY_ROUTR__POLICY",
+            "kv",
+            &["routr", "unknown field", "router"],
+        ),
+        (
+            "RANKWAY_ROUTER__MAX_BODY",
+            "x",
+            &["router.max_body", "RANKWAY_"],
+        ),
+        ("RANKWAY_LISTEN", "x", &["--listen"]),
+        (
+            "RANKWAY_ENGINE_WAIT_SECONDS",
+            "x",
+            &["--engine-wait-seconds"],
+        ),
+        (
+            "RANKWAY_CONFIG",
+            "/nowhere.toml",
+            &["/nowhere.toml", "does not exist"],
+        ),
+        ("RANKWAY_ADMIN_TOKEN", "", &["--admin-token"]),
+    ];
+    for (name, value, says) in table {
+        wrong(check, says).check(&[(name, value)]).await;
+    }
+    let filter = ("RANKWAY_LOG", "a=b=c");
+    let ended = run(&["up", "--worker-urls", "http://a:1"], &[filter]).await;
+    wrong("up", &["log filter", "a=b=c", "info"]).check_answer(&ended, &[filter]);
+}
+
+#[tokio::test]
+async fn variables_of_other_commands_are_no_mistake() {
+    let variables = [
+        ("RANKWAY_ADMIN_URL", "http://127.0.0.1:1"),
+        ("RANKWAY_FAKE_DP", "8"),
+        ("RANKWAY_DEMO_SEED", "7"),
+        ("RANKWAY_WORKER_URLS", "http://a:1,http://b:1"),
+        ("RANKWAY_LOG", "debug"),
+    ];
+
+    let ended = run(&["config", "show", "--json"], &variables).await;
+
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(ended.stdout.contains("http://b:1"), "{}", ended.stdout);
+}
