@@ -18,6 +18,8 @@ use service_kit::{CancellationToken, Clock, Context, Health, Process};
 use tokio::time::Instant;
 use worker_adapter::WorkerAdapter;
 
+use crate::bus_metrics;
+
 /// How often readiness is looked at while waiting for it.
 const READY_POLL: Duration = Duration::from_millis(20);
 
@@ -48,6 +50,7 @@ impl Suite {
         };
         let folder = |name: &str| config.data_dir.join(name);
         let local = open_bus(&folder("bus")).await?;
+        bus_metrics::register(&context.registry, local.clone())?;
         let bus: Arc<dyn Bus> = local.clone();
 
         let ingest = EventIngest::new(

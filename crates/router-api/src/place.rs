@@ -42,9 +42,8 @@ impl Placing<'_> {
     pub(crate) fn preview(&self) -> Result<Arc<Decision>, ApiError> {
         let (request, seed) = self.request();
         let now = self.replica.clock.now();
-        let mut router = self.replica.mind.lock();
-        let decided = router.decide(&request, self.views(), self.binding(), now, seed);
-        router.abandon(request.id, now);
+        let router = self.replica.mind.lock();
+        let decided = router.preview(&request, self.views(), self.binding(), now, seed);
         drop(router);
         let mut decision = decided.map_err(|why| refused(&self.intake.model, why))?;
         self.note_silence(&mut decision);
