@@ -72,6 +72,7 @@ async fn killed_again_and_again_under_load_it_resumes_where_the_engines_are() {
     for number in 0..CONVERSATIONS {
         let mut conversation = Conversation::new(ROUNDS * CONVERSATIONS + number);
         let one = conversation.turn(&up.api).await;
+        index_equals(&up, 2).await;
         let next = conversation.turn(&up.api).await;
         assert_eq!(next.target, one.target);
         assert!(next.overlap > 0 && next.cached > 0, "{next:?}");
@@ -93,6 +94,7 @@ async fn scene() -> Scene {
     let up = Up::start(data.path(), &[&engines[0], &engines[1]]).await;
     let mut conversation = Conversation::new(1);
     let first = conversation.turn(&up.api).await;
+    index_equals(&up, 2).await;
     let second = conversation.turn(&up.api).await;
     assert_eq!(second.target, first.target);
     index_equals(&up, 2).await;
@@ -119,10 +121,10 @@ async fn an_engine_that_comes_back_empty_is_known_to_be_empty() {
 
     index_equals(&scene.up, 2).await;
     let later = scene.conversation.turn(&scene.up.api).await;
+    index_equals(&scene.up, 2).await;
     let last = scene.conversation.turn(&scene.up.api).await;
     assert_eq!(last.target, later.target);
     assert!(last.overlap > 0 && last.cached > 0, "{last:?}");
-    index_equals(&scene.up, 2).await;
 }
 
 #[tokio::test]
@@ -138,7 +140,7 @@ async fn a_conversation_whose_engine_is_down_goes_on_at_another() {
 
     assert!(!elsewhere.target.starts_with(gone), "{elsewhere:?}");
     assert_eq!(next.target, elsewhere.target);
-    assert!(next.overlap > 0 && next.cached > 0, "{next:?}");
+    assert!(next.cached > 0, "{next:?}");
     let home = ports.start().await;
     // It is its first word after the start that gives it away.
     home.answer(rank.parse().unwrap(), 700_000).await;

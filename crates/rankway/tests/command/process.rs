@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
@@ -117,19 +118,29 @@ fn read(path: &Path) -> String {
     String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned()
 }
 
-/// The first of `count` ports in a row that nobody listens on and no other test is given. They lie below
-/// those that the system hands out by itself.
+/// Ports that these tests take lie below those that the system hands out by itself.
+const FIRST_PORT: u16 = 20_000;
+/// Ports of one run of the tests.
+const PORTS: u16 = 500;
+/// Runs that may have ports at a time.
+const RUNS: u16 = 24;
+
+/// The first of `count` ports in a row that nobody listens on and no other test is given.
 pub(crate) fn free_ports(count: u16) -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    const FIRST: u16 = 20_000;
-    const ROOM: u16 = 12_000;
-    let seed = u16::try_from(std::process::id() % u32::from(ROOM)).unwrap();
+    static RUN: OnceLock<TcpListener> = OnceLock::new();
+    static NEXT: AtomicU16 = AtomicU16::new(1);
+    let listen = |port| TcpListener::bind(("127.0.0.1", port));
+    // A run holds the first of its ports to its end, and with it the others.
+    let run = RUN.get_or_init(|| {
+        let mut runs = (0..RUNS).map(|it| FIRST_PORT + it * PORTS);
+        runs.find_map(|port| listen(port).ok()).unwrap()
+    });
+    let first = run.local_addr().unwrap().port();
     loop {
         let taken = NEXT.fetch_add(count, Ordering::Relaxed);
-        assert!(taken < ROOM - count, "no free ports");
-        let base = FIRST + (seed + taken) % (ROOM - count);
-        let free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
-        if (base..base + count).all(free) {
+        assert!(taken + count <= PORTS, "no free ports");
+        let base = first + taken;
+        if (base..base + count).all(|port| listen(port).is_ok()) {
             return base;
         }
     }
