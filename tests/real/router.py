@@ -1,0 +1,89 @@
+"""A `rankway up` process before engines."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine import RANKS, Engine, Installed
+from harness import Process, answers, free_ports, get_json, post, until
+
+
+@dataclass(frozen=True)
+class Place:
+    """A rank of a worker."""
+
+    worker: str
+    rank: int
+
+
+class Router:
+    """`rankway up`. Started again, it has the same addresses and its data folder."""
+
+    def __init__(
+        self, installed: Installed, binary: Path, name: str, engines: list[Engine], policy: str = "kv"
+    ) -> None:
+        self._log = installed.work / f"{name}.log"
+        self._engines = engines
+        port = free_ports(2)
+        self.api = f"http://127.0.0.1:{port}"
+        self.admin = f"http://127.0.0.1:{port + 1}"
+        self._command = [
+            *(str(binary), "up", "--policy", policy, "--data-dir", str(installed.work / name)),
+            *("--worker-urls", ",".join(engine.url for engine in engines)),
+            *("--listen", f"127.0.0.1:{port}", "--admin-listen", f"127.0.0.1:{port + 1}"),
+        ]
+        self._process: Process | None = None
+
+    def start(self) -> "Router":
+        """Starts it and waits until it knows all its engines."""
+        variables = {"RANKWAY_ROUTER__ALLOW_CLIENT_TARGET": "true"}
+        process = self._process = Process(self._command, self._log, variables)
+
+        def knows_all() -> bool:
+            process.expect_running()
+            return answers(f"{self.admin}/readyz") and len(self.workers()) == len(self._engines)
+
+        until(knows_all, f"rankway up is ready, see {self._log}")
+        return self
+
+    def kill(self) -> None:
+        assert self._process is not None, "it has been started"
+        self._process.kill()
+
+    def stop(self) -> None:
+        assert self._process is not None, "it has been started"
+        self._process.stop()
+
+    def workers(self) -> dict[str, dict[str, Any]]:
+        """What it knows of its workers, by their names."""
+        return {it["id"]: it for it in get_json(f"{self.admin}/api/v1/workers")["workers"]}
+
+    def blocks(self) -> dict[Place, int]:
+        """Blocks that it believes each rank to hold, in the newest epoch of its worker."""
+        newest: dict[Place, tuple[int, int]] = {}
+        for it in get_json(f"{self.admin}/api/v1/index")["targets"]:
+            place = Place(it["worker"], it["dp_rank"])
+            newest[place] = max(newest.get(place, (0, 0)), (it["epoch"], it["blocks"]))
+        ranks = (Place(engine.worker, rank) for engine in self._engines for rank in range(RANKS))
+        return {place: newest.get(place, (0, 0))[1] for place in ranks}
+
+    def preview(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Where it would send a request, and why."""
+        return json.loads(post(f"{self.api}/v1/route", body))
+
+    def decision(self, name: str) -> dict[str, Any]:
+        return get_json(f"{self.admin}/api/v1/decisions/{name}")
+
+    def waterfall(self) -> dict[str, Any]:
+        return get_json(f"{self.admin}/api/v1/waterfall")
+
+    def held(self, body: dict[str, Any]) -> dict[Place, int]:
+        """Tokens of a request that it believes each rank to hold."""
+        by_place = {}
+        for candidate in self.preview(body)["candidates"]:
+            found = re.fullmatch(r"(.+)#\d+/(\d+)", candidate["target"])
+            assert found, f"a target is written otherwise: {candidate['target']}"
+            by_place[Place(found[1], int(found[2]))] = candidate["held_tokens"]
+        return by_place
