@@ -6,10 +6,7 @@
 //! recorded request writes it.
 
 use std::collections::BTreeMap;
-use std::sync::{
-    Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-    atomic::{AtomicU64, Ordering},
-};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use async_trait::async_trait;
 use contracts::rpc::{CallError, Index, OverlapAnswer, OverlapRequest, TargetDigest};
@@ -26,8 +23,8 @@ const MAX_REQUEST_BLOCKS: usize = 1 << 20;
 pub(crate) struct Answers {
     held: RwLock<Held>,
     carried: Mutex<Carried>,
-    /// When the index was last known to be level with the log, in microseconds.
-    level_at: AtomicU64,
+    /// When the index was last known to be level with the log; none until it has been once.
+    level_at: Mutex<Option<Timestamp>>,
     clock: Clock,
 }
 
@@ -46,14 +43,18 @@ impl Answers {
                 not_ready: BTreeMap::new(),
             }),
             carried: Mutex::new(Carried::new(config.carried_blocks)),
-            level_at: AtomicU64::new(clock.now().as_micros()),
+            level_at: Mutex::default(),
             clock,
         }
     }
 
     /// The index is level with the log as of `at`.
     pub(crate) fn level(&self, at: Timestamp) {
-        self.level_at.store(at.as_micros(), Ordering::Relaxed);
+        *self.lock_level() = Some(at);
+    }
+
+    fn lock_level(&self) -> MutexGuard<'_, Option<Timestamp>> {
+        self.level_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, Held> {
@@ -83,14 +84,6 @@ impl Index for Answers {
                 why: format!("{} blocks are more than {MAX_REQUEST_BLOCKS}", hashes.len()),
             });
         }
-        let (overlap, not_ready) = {
-            let held = self.read();
-            let not_ready = held
-                .not_ready
-                .iter()
-                .map(|(it, state)| (it.clone(), *state));
-            (held.index.overlap(&namespace, &hashes), not_ready.collect())
-        };
         let carried = {
             let mut carried = self.carried();
             let depth = carried.depth(&namespace, &hashes);
@@ -99,7 +92,21 @@ impl Index for Answers {
             }
             depth
         };
-        let level_at = Timestamp::from_micros(self.level_at.load(Ordering::Relaxed));
+        // What has not been read yet would pass for what nobody holds, and move conversations away from it.
+        let Some(level_at) = *self.lock_level() else {
+            return Err(CallError::Unavailable {
+                service: "indexer",
+                why: "the log is still being read".to_owned(),
+            });
+        };
+        let (overlap, not_ready) = {
+            let held = self.read();
+            let not_ready = held
+                .not_ready
+                .iter()
+                .map(|(it, state)| (it.clone(), *state));
+            (held.index.overlap(&namespace, &hashes), not_ready.collect())
+        };
         Ok(OverlapAnswer {
             groups: overlap.groups,
             ceiling: carried.max(overlap.stored),

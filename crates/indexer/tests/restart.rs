@@ -42,6 +42,30 @@ async fn a_stopped_indexer_takes_up_where_it_was_and_reads_only_the_rest() {
 }
 
 #[tokio::test]
+async fn until_the_log_has_been_read_the_index_says_so_instead_of_nothing() {
+    let (world, _) = World::new();
+    let path = [1, 2, 3];
+    let told = batch(&target("w#1/0"), 0, vec![stored(&path, 0)]);
+    world.append(told).await;
+    let running = world.start().await;
+    until!("known", running.overlap(&path, false).await.stored == 3);
+    running.stop().await;
+
+    let running = world::start(
+        world.bus.clone(),
+        world.feed.clone(),
+        &world.store(),
+        world.gone_grace_seconds,
+    );
+    let asked = running.try_overlap(&path, true).await;
+
+    assert!(asked.is_err_and(|error| error.is_retryable()));
+    running.ready().await;
+    let answer = running.overlap(&path, false).await;
+    assert_eq!((answer.stored, answer.ceiling), (3, 3));
+}
+
+#[tokio::test]
 async fn an_abandoned_indexer_comes_back_equal() {
     let (world, _) = World::new();
     let told = history(4, 200);

@@ -197,13 +197,21 @@ impl Running {
     }
 
     pub(crate) async fn overlap(&self, path: &[u64], record: bool) -> OverlapAnswer {
+        self.try_overlap(path, record).await.unwrap()
+    }
+
+    pub(crate) async fn try_overlap(
+        &self,
+        path: &[u64],
+        record: bool,
+    ) -> Result<OverlapAnswer, CallError> {
         let blocks: Vec<BlockHash> = path.iter().copied().map(BlockHash::new).collect();
         let request = OverlapRequest {
             namespace: namespace(),
             hashes: sequence_hashes(&blocks),
             record,
         };
-        self.index.overlap(request).await.unwrap()
+        self.index.overlap(request).await
     }
 
     /// A counter or gauge, summed over labels that match.
