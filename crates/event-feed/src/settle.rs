@@ -59,6 +59,11 @@ impl<P> RankFeed<P> {
             self.ask(domain::EventSeq::new(0), replay.attempt, &mut out);
             return out;
         }
+        if replay.answer == Answer::Nothing && self.high.is_some() && self.hold.first().is_none() {
+            // It keeps nothing at all, although this rank has spoken: it began anew and is silent yet.
+            self.await_epoch(&mut out);
+            return out;
+        }
         let again = match replay.answer {
             Answer::Progress => Some(1),
             Answer::Nothing | Answer::Known => self.next_attempt(replay),

@@ -148,12 +148,26 @@ fn a_ring_that_lacks_the_last_message_published_is_taken_for_another_engines() {
 }
 
 #[test]
-fn after_an_empty_replay_a_number_that_fits_is_checked_before_it_is_believed() {
+fn a_restart_that_is_silent_yet_shows_in_a_ring_that_is_empty() {
     let mut feed = following(10, RULES);
     feed.verify();
     assert_eq!(feed.replay_ended(), [ask(0, 1)]);
+    let raise = Action::RaiseEpoch {
+        above: Epoch::FIRST,
+    };
+    assert_eq!(feed.replay_ended(), [raise]);
+    assert_eq!(feed.epoch_raised(Epoch::new(2)), [ask(0, 1)]);
     assert_eq!(feed.replay_ended(), []);
-    assert_eq!(feed.live(message(11, 500)), [ask(10, 1)]);
+    assert_eq!(feed.live(message(0, 500)), [deliver(2, 0, 500)]);
+}
+
+#[test]
+fn a_ring_that_lacks_the_newest_message_while_the_engine_speaks_is_asked_again() {
+    let mut feed = following(10, RULES);
+    feed.verify();
+    assert_eq!(feed.replay_ended(), [ask(0, 1)]);
+    assert_eq!(feed.live(message(11, 500)), []);
+    assert_eq!(feed.replay_ended(), [ask(10, 2)]);
     let raise = Action::RaiseEpoch {
         above: Epoch::FIRST,
     };
@@ -161,6 +175,14 @@ fn after_an_empty_replay_a_number_that_fits_is_checked_before_it_is_believed() {
         feed.replayed(message(10, 490)),
         [dropped(11, DropCause::Refetched), raise]
     );
+}
+
+#[test]
+fn an_empty_ring_of_a_rank_that_has_not_spoken_shows_nothing() {
+    let mut feed = RankFeed::<()>::attach(Epoch::FIRST, RULES);
+    assert_eq!(feed.verify(), [ask(0, 1)]);
+    assert_eq!(feed.replay_ended(), []);
+    assert!(feed.is_following());
 }
 
 #[test]

@@ -61,11 +61,14 @@ impl Answer {
 
     fn failed(error: &DispatchError) -> Self {
         let why = chain(error);
+        let status = match error {
+            DispatchError::Connect { .. } | DispatchError::UnknownWorker { .. } => {
+                Status::Unreachable
+            }
+            DispatchError::Rank { .. } | DispatchError::Broken { .. } => Status::Failed,
+        };
         match error.is_retryable() {
-            true => Self::Failed {
-                status: Status::Failed,
-                why,
-            },
+            true => Self::Failed { status, why },
             false => Self::Refused { why },
         }
     }

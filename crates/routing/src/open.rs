@@ -30,20 +30,32 @@ pub enum Status {
     Served,
     /// The engine refused it for lack of room (429 or 503).
     Refused,
-    /// The engine could not be reached, failed (5xx), or broke off.
+    /// The engine failed (5xx) or broke off.
     Failed,
+    /// The engine could not be reached, which none of its ranks can then.
+    Unreachable,
     /// The request itself was wrong (other 4xx): says nothing of the target.
     Invalid,
     /// The client left.
     Cancelled,
 }
 
+/// What others should avoid for a while because of how a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Avoided {
+    Nothing,
+    /// The rank that served it.
+    Rank,
+    /// Every rank of its worker.
+    Worker,
+}
+
 impl Status {
-    /// Whether others should avoid the target for a while.
-    pub(crate) const fn marks_target(self) -> bool {
+    pub(crate) const fn avoided(self) -> Avoided {
         match self {
-            Self::Refused | Self::Failed => true,
-            Self::Served | Self::Invalid | Self::Cancelled => false,
+            Self::Refused | Self::Failed => Avoided::Rank,
+            Self::Unreachable => Avoided::Worker,
+            Self::Served | Self::Invalid | Self::Cancelled => Avoided::Nothing,
         }
     }
 }

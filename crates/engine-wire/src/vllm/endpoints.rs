@@ -55,7 +55,7 @@ struct Source {
     publisher: Option<String>,
     endpoint: Option<String>,
     replay_endpoint: Option<String>,
-    #[serde(default)]
+    #[serde(default = "some")]
     buffer_steps: u64,
     #[serde(default)]
     hwm: u64,
@@ -64,12 +64,17 @@ struct Source {
     topic: Option<String>,
 }
 
+/// A server that does not say how much it keeps keeps something.
+const fn some() -> u64 {
+    1
+}
+
 const fn enabled() -> bool {
     true
 }
 
 /// Reads the answer to `GET /kv_event_sources` (vLLM from 0.31 on), ranks ascending. A wildcard host becomes
-/// `worker_host`. Ranks that publish nothing, or not over ZMQ, are left out.
+/// `worker_host`. A replay endpoint behind which nothing is kept is none. Ranks that publish nothing, or not over ZMQ, are left out.
 pub fn parse_kv_event_sources(
     body: &[u8],
     worker_host: &str,
@@ -94,6 +99,7 @@ pub fn parse_kv_event_sources(
             publish: reachable(&endpoint, worker_host),
             replay: source
                 .replay_endpoint
+                .filter(|_| source.buffer_steps > 0)
                 .map(|endpoint| reachable(&endpoint, worker_host)),
             topic: source.topic.unwrap_or_default(),
         });

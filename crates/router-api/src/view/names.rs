@@ -57,6 +57,7 @@ pub(super) const fn status(status: Status) -> &'static str {
         Status::Served => "served",
         Status::Refused => "refused",
         Status::Failed => "failed",
+        Status::Unreachable => "unreachable",
         Status::Invalid => "invalid",
         Status::Cancelled => "cancelled",
     }

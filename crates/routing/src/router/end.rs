@@ -1,10 +1,10 @@
 //! How a request ends: its reservation on every path exactly once, and what its outcome teaches.
 
 use accounting::Waterfall;
-use domain::{DecisionId, ReservationChange, Timestamp};
+use domain::{DecisionId, ReservationChange, Target, Timestamp};
 
 use super::Router;
-use crate::open::{Open, Outcome, Status};
+use crate::open::{Avoided, Open, Outcome, Status};
 
 impl Router {
     /// The first token of a request has come: its prefill is done. Repeats are harmless.
@@ -51,12 +51,7 @@ impl Router {
     }
 
     fn learn_outcome(&mut self, open: &Open, outcome: &Outcome, now: Timestamp) {
-        if outcome.status.marks_target()
-            && let Some(target) = open.served_by(outcome.observed_rank)
-        {
-            let until = now + self.config.failure_lease;
-            self.fleet.memory_mut(&target).avoid_until = Some(until);
-        }
+        self.mark_avoided(open, outcome, now);
         let Some(speed) = self.fleet.speed_mut(open.place.worker()) else {
             return;
         };
@@ -70,6 +65,18 @@ impl Router {
         }
         if let (Some(usage), Some(duration)) = (outcome.usage, outcome.duration) {
             speed.decoded(usage.completion, duration.saturating_sub(ttft));
+        }
+    }
+
+    fn mark_avoided(&mut self, open: &Open, outcome: &Outcome, now: Timestamp) {
+        let until = now + self.config.failure_lease;
+        let avoided: Vec<Target> = match outcome.status.avoided() {
+            Avoided::Nothing => Vec::new(),
+            Avoided::Rank => open.served_by(outcome.observed_rank).into_iter().collect(),
+            Avoided::Worker => open.held.iter().map(|it| it.0.clone()).collect(),
+        };
+        for target in avoided {
+            self.fleet.memory_mut(&target).avoid_until = Some(until);
         }
     }
 }

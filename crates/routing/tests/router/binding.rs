@@ -142,6 +142,26 @@ fn a_target_that_failed_this_request_is_left() {
 }
 
 #[test]
+fn an_unreachable_engine_is_left_for_another_one_and_not_for_its_other_ranks() {
+    for seed in 0..50 {
+        let mut world = world();
+        world.wait(f64::from(seed));
+        let mut request = world.request(&content(1, 10));
+        let first = world.decide(&request, None).unwrap();
+        let failed = ended(Status::Unreachable);
+        world.router.finish(request.id, &failed, world.now);
+        request.tried = vec![at(&first).clone()];
+        let second = world.decide(&request, None).unwrap();
+        assert_ne!(at(&second).worker, at(&first).worker);
+        let mut alone = request;
+        alone.tried = ["w1#1/0", "w1#1/1", "w2#1/0"].map(target).into();
+        world.router.finish(alone.id, &failed, world.now);
+        let last = world.decide(&alone, None).unwrap();
+        assert_eq!(at(&last), &target("w2#1/1"), "better than none");
+    }
+}
+
+#[test]
 fn a_request_that_failed_everywhere_has_no_target() {
     let mut world = world();
     let mut request = world.request(&content(1, 10));

@@ -76,6 +76,7 @@ fn what_was_not_served_leaves_no_row() {
     for status in [
         Status::Refused,
         Status::Failed,
+        Status::Unreachable,
         Status::Invalid,
         Status::Cancelled,
     ] {
@@ -243,6 +244,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let status = prop_oneof![
         Just(Status::Served),
         Just(Status::Failed),
+        Just(Status::Unreachable),
         Just(Status::Refused),
         Just(Status::Cancelled),
     ];
