@@ -34,7 +34,7 @@ impl Dispatch for VllmDispatch {
         head: CallHead,
         body: Bytes,
     ) -> Result<(HttpHead, CallStream), DispatchError> {
-        let Some((url, worker)) = self.roster.get(&head.worker) else {
+        let Some((url, worker)) = self.roster.find(&head.worker).await else {
             let worker = head.worker;
             return Err(DispatchError::UnknownWorker { worker });
         };

@@ -39,17 +39,19 @@ pub enum StartError {
 impl WorkerAdapter {
     /// Checks the settings. Nothing is asked of an engine before [`WorkerAdapter::run`].
     pub fn new(config: Config, bus: Arc<dyn Bus>, context: Context) -> Result<Self, StartError> {
+        let workers = config.named()?;
         Ok(Self {
-            workers: config.named()?,
+            roster: Roster::expecting(workers.iter().map(|(id, _)| id.clone())),
+            workers,
             metrics: Metrics::new(&context.registry)?,
             bus,
             context,
             client: EngineClient::new(),
-            roster: Roster::default(),
         })
     }
 
-    /// The way to the engines. Calls fail with `UnknownWorker` until their worker has been found.
+    /// The way to the engines. Calls wait until their worker has been asked once, and fail with `UnknownWorker`
+    /// while it is not found.
     pub fn dispatch(&self) -> Arc<dyn Dispatch> {
         Arc::new(VllmDispatch {
             roster: self.roster.clone(),

@@ -62,6 +62,7 @@ impl Watcher {
             loop {
                 ticks.tick().await;
                 self.tick(&mut known).await;
+                self.roster.asked(&self.id);
             }
         };
         tokio::select! {

@@ -119,17 +119,30 @@ async fn a_worker_warms_up_serves_and_is_gone_when_nobody_answers() {
     running.until(in_state(TargetState::Ready)).await;
     stub.stop().await;
     running.until(in_state(TargetState::Gone)).await;
-    let call = CallHead {
+    let answer = running.dispatch.call(models_of_w1(), Bytes::new()).await;
+    let error = answer.err().unwrap();
+    assert!(matches!(error, DispatchError::UnknownWorker { .. }));
+}
+
+#[tokio::test]
+async fn a_call_right_after_the_start_waits_for_the_workers_first_answer() {
+    let stub = Stub::start(0, 1).await;
+    let running = Running::start(&stub, memory());
+
+    let answer = running.dispatch.call(models_of_w1(), Bytes::new()).await;
+
+    assert_eq!(answer.unwrap().0.status, 200);
+}
+
+fn models_of_w1() -> CallHead {
+    CallHead {
         worker: "w1".parse().unwrap(),
         dp_rank: None,
         method: "GET".to_owned(),
         path: "/v1/models".to_owned(),
         headers: Vec::new(),
         usage_injected: false,
-    };
-    let answer = running.dispatch.call(call, Bytes::new()).await;
-    let error = answer.err().unwrap();
-    assert!(matches!(error, DispatchError::UnknownWorker { .. }));
+    }
 }
 
 #[tokio::test]
