@@ -2,7 +2,7 @@
 //! in the log, which readers drop; it is never ahead of the log.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use domain::{DpRank, Epoch, EventSeq, Timestamp, WorkerId};
@@ -51,8 +51,23 @@ impl PositionReports {
 }
 
 impl Positions {
-    /// Opens the store in `folder`, creating it if need be.
+    /// Opens the store in `folder`, creating it if need be. A damaged one is moved aside: without positions
+    /// the engines are asked for all they keep.
     pub(crate) fn open(folder: &Path, now: Timestamp) -> Result<Self, PositionsError> {
+        match Self::read(folder, now) {
+            Err(error) if matches!(error.source, sled::Error::Corruption { .. }) => {
+                let aside = move_aside(folder).map_err(|source| PositionsError {
+                    path: error.path,
+                    source: source.into(),
+                })?;
+                tracing::error!(aside = %aside.display(), "the store of positions is damaged and was moved aside");
+                Self::read(folder, now)
+            }
+            other => other,
+        }
+    }
+
+    fn read(folder: &Path, now: Timestamp) -> Result<Self, PositionsError> {
         let path = folder.display().to_string();
         let failed = |source| PositionsError {
             path: path.clone(),
@@ -108,6 +123,18 @@ impl Positions {
         };
         (PositionReports(sender), writer)
     }
+}
+
+/// Renames a store to `NAME.broken`, in the place of the one before.
+fn move_aside(folder: &Path) -> std::io::Result<PathBuf> {
+    let mut name = folder.file_name().unwrap_or_default().to_owned();
+    name.push(".broken");
+    let aside = folder.with_file_name(name);
+    if aside.exists() {
+        std::fs::remove_dir_all(&aside)?;
+    }
+    std::fs::rename(folder, &aside)?;
+    Ok(aside)
 }
 
 /// Writes what ranks report.
@@ -231,5 +258,21 @@ mod tests {
         let much_later = clock.now() + KEEP + KEEP;
         let positions = Positions::open(folder.path(), much_later).unwrap();
         assert_eq!(positions.of(&worker), BTreeMap::new());
+    }
+
+    #[test]
+    fn a_damaged_store_is_moved_aside_and_begun_anew() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("positions");
+        let now = Clock::system().now();
+        for _ in 0..2 {
+            drop(Positions::open(&folder, now).unwrap());
+            std::fs::write(folder.join("conf"), "no store's settings").unwrap();
+
+            let positions = Positions::open(&folder, now).unwrap();
+
+            assert!(positions.kept.is_empty());
+            assert!(parent.path().join("positions.broken").exists());
+        }
     }
 }
