@@ -1,5 +1,6 @@
 """What a rank's cache gains, keeps apart, loses and forgets."""
 
+from itertools import pairwise
 from random import Random
 
 from chat import Conversation, Turn, pinned, request, send, whole_blocks, words
@@ -20,7 +21,7 @@ def decoded(world: World) -> Figures:
             conversation = Conversation(f"decoded/{number}", opening=100 + 10 * number, answer=3 * BLOCK)
             for _ in range(3):
                 turns.append(conversation.turn(world.router.api))
-            for before, turn in zip(conversation.turns, conversation.turns[1:]):
+            for before, turn in pairwise(conversation.turns):
                 beyond_prompt += before.written - whole_blocks(before.prompt)
                 missed += max(0, before.written - turn.cached)
     return {"tokens_of_answers": Figure(beyond_prompt, least=8 * 2 * BLOCK), "missed": exactly(missed, 0)}
@@ -34,7 +35,7 @@ def salt(world: World) -> Figures:
         first = [chat.turn(world.router.api, pinned(place), bound=False) for chat in chats.values()]
         again = [chat.turn(world.router.api, pinned(place), bound=False) for chat in chats.values()]
         turns += first + again
-    found = [turn.cached == before.written == turn.overlap for before, turn in zip(first, again)]
+    found = [turn.cached == before.written == turn.overlap for before, turn in zip(first, again, strict=True)]
     return {
         "tenants": Figure(len(chats)),
         "credited_to_another": exactly(sum(turn.overlap or 0 for turn in first), 0),
@@ -91,9 +92,10 @@ def eviction(world: World) -> Figures:
             turns.append(chat.turn(world.tiny_router.api))
             most = max(most, *world.tiny_router.blocks().values())
     lost = sum(chat.ceiling() - chat.cached() for chat in chats)
+    partly = sum(0 < turn.cached < before.written for chat in chats for before, turn in pairwise(chat.turns))
     return {
-        "evicted_tokens": Figure(lost, least=BLOCK * USABLE),
-        "partly_cached_turns": Figure(sum(0 < turn.cached < turn.prompt // 2 for turn in turns)),
+        "evicted_tokens": Figure(lost, least=BLOCK * 32),
+        "partly_cached_turns": Figure(partly),
         "blocks_believed_at_most": Figure(most, most=USABLE),
         "within_one_block_share": Figure(within_one_block(turns), least=0.99),
     }

@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from random import Random
 from typing import Any
 from urllib.parse import urlsplit
@@ -64,9 +65,7 @@ def words(seed: str, count: int) -> str:
     return " ".join(f"w{random.randrange(WORDS)}" for _ in range(count))
 
 
-def send(
-    base: str, body: dict[str, Any], headers: dict[str, str] | None = None, begun: "Begun | None" = None
-) -> Turn:
+def send(base: str, body: dict[str, Any], headers: dict[str, str] | None = None, begun: "Begun | None" = None) -> Turn:
     """Sends a chat request and reads its answer to the end."""
     address = urlsplit(base)
     connection = http.client.HTTPConnection(address.netloc, timeout=TIMEOUT)
@@ -176,8 +175,7 @@ class Conversation:
     def ceiling(self) -> int:
         """Tokens that its turns so far could at best have taken from one cache: of each but the first, what
         the turn before had left there."""
-        pairs = zip(self.turns, self.turns[1:])
-        return sum(min(before.written, whole_blocks(turn.prompt - 1)) for before, turn in pairs)
+        return sum(min(before.written, whole_blocks(turn.prompt - 1)) for before, turn in pairwise(self.turns))
 
     def cached(self) -> int:
         return sum(turn.cached for turn in self.turns)

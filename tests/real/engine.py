@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import Process, answers, free_ports, get, get_json, post, say, until
+from harness import Process, answers, free_ports, get, get_object, post, say, until
 
 MODEL = "tiny"
 RANKS = 2
@@ -107,7 +107,7 @@ class Engine:
         self._process.stop()
 
     def version(self) -> str:
-        return get_json(f"{self.url}/version")["version"]
+        return str(get_object(f"{self.url}/version")["version"])
 
     def clear(self) -> None:
         """Makes every rank forget its cache."""

@@ -12,7 +12,7 @@ from router import Place
 from world import World
 
 IN_FLIGHT = 8
-LONG_ANSWER = 1500
+LONG_ANSWER = 600
 """Tokens: longer than it takes to see the answer begin and to kill its engine."""
 
 
@@ -26,20 +26,22 @@ def begun(world: World, name: str, count: int) -> list[Conversation]:
 
 def missed(chats: list[Conversation], turns: list[Turn]) -> int:
     """Tokens that the conversations' last turns could have found and did not."""
-    return sum(max(0, chat.turns[-2].written - turn.cached) for chat, turn in zip(chats, turns))
+    return sum(max(0, chat.turns[-2].written - turn.cached) for chat, turn in zip(chats, turns, strict=True))
 
 
 def attached(world: World) -> Figures:
     """A Rankway that knows nothing comes before engines that have served for a while."""
     chats = begun(world, "attached", 12)
     late = world.another_router("up-late")
-    known = {place: world.router.blocks()[place] for place in world.places()}
-    until(lambda: late.blocks() == known, "it has read what was published before it came")
+    known = world.router.indexed()
+    until(lambda: sum(late.blocks().values()) >= sum(it.blocks for it in known.values()), "it has read all")
+    differing = sum(late.indexed()[place] != indexed for place, indexed in known.items())
     with world.evidence.watch(world.engines) as turns:
         turns += [chat.turn(late.api) for chat in chats]
     late.stop()
     return {
-        "blocks": Figure(sum(known.values()), least=1),
+        "blocks": Figure(sum(indexed.blocks for indexed in known.values()), least=1),
+        "ranks_indexed_otherwise": exactly(differing, 0),
         "predicted_wrongly": exactly(sum(turn.error != 0 for turn in turns), 0),
         "missed": exactly(missed(chats, turns), 0),
     }
@@ -57,7 +59,7 @@ def rankway_killed(world: World) -> Figures:
     world.router.start()
     with world.evidence.watch(world.engines) as turns:
         turns += [chat.turn(world.router.api) for chat in chats]
-    stayed = sum(chat.turns[1].place == turn.place for chat, turn in zip(chats, turns))
+    stayed = sum(chat.turns[1].place == turn.place for chat, turn in zip(chats, turns, strict=True))
     return {
         "stayed": exactly(stayed, len(chats)),
         "predicted_wrongly": exactly(sum(turn.error != 0 for turn in turns), 0),
@@ -80,7 +82,8 @@ def kill_under_load(world: World, victim: Engine) -> Killed:
     chats = [Conversation(f"in-flight/{number}", answer=LONG_ANSWER) for number in range(IN_FLIGHT)]
     with ThreadPoolExecutor(IN_FLIGHT) as pool:
         futures: list[Future[Turn]] = [
-            pool.submit(chat.turn, world.router.api, None, True, start) for chat, start in zip(chats, starts)
+            pool.submit(chat.turn, world.router.api, None, True, start)
+            for chat, start in zip(chats, starts, strict=True)
         ]
         until(lambda: all(start.worker for start in starts), "all answers have begun")
         victim.kill()
@@ -113,8 +116,12 @@ def engine_killed(world: World) -> Figures:
     failed = go_on(world, moved, [other])
     victim.start()
     victim.ready()
-    until(lambda: world.router.workers().get(victim.worker, {}).get("epoch", 0) > epoch, "its epoch is raised")
-    until(lambda: world.router.workers()[victim.worker]["state"] == "ready", "it is ready")
+
+    def back() -> bool:
+        worker = world.router.workers().get(victim.worker, {})
+        return worker.get("state") == "ready" and worker["epoch"] > epoch
+
+    until(back, "it is ready in a new epoch")
 
     ranks = [Place(victim.worker, rank) for rank in range(RANKS)]
     credit = 0
@@ -127,7 +134,7 @@ def engine_killed(world: World) -> Figures:
     # It serves again, and what it says is believed.
     fresh = [Conversation(f"fresh/{rank}") for rank in range(RANKS)]
     with world.evidence.watch(world.engines) as turns:
-        for chat, place in zip(fresh, ranks):
+        for chat, place in zip(fresh, ranks, strict=True):
             turns += [chat.turn(world.router.api, pinned(place), bound=False) for _ in range(3)]
     failed += go_on(world, chats, world.engines)
     return {

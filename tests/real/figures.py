@@ -25,8 +25,17 @@ class Figure:
         return (self.least is None or self.value >= self.least) and (self.most is None or self.value <= self.most)
 
     def __str__(self) -> str:
-        bounds = [f"{sign} {bound}" for sign, bound in ((">=", self.least), ("<=", self.most)) if bound is not None]
-        return f"{self.value}" + (f" (must be {' and '.join(bounds)})" if bounds else "")
+        match self.least, self.most:
+            case None, None:
+                return f"{self.value}"
+            case least, most if least == most:
+                return f"{self.value} (must be {least})"
+            case least, None:
+                return f"{self.value} (at least {least})"
+            case None, most:
+                return f"{self.value} (at most {most})"
+            case least, most:
+                return f"{self.value} ({least} to {most})"
 
 
 Figures = dict[str, Figure]

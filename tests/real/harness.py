@@ -10,8 +10,9 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 PATIENCE = 30.0
 """Seconds that anything may take but an engine's start."""
@@ -43,11 +44,13 @@ def until(holds: Callable[[], bool], what: str, patience: float = PATIENCE) -> f
 
 def get(url: str) -> str:
     with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
-        return answer.read().decode()
+        body: bytes = answer.read()
+    return body.decode()
 
 
-def get_json(url: str) -> Any:
-    return json.loads(get(url))
+def get_object(url: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(get(url))
+    return found
 
 
 def answers(url: str) -> bool:
@@ -59,11 +62,12 @@ def answers(url: str) -> bool:
     return True
 
 
-def post(url: str, body: Mapping[str, Any] | None = None) -> str:
-    data = json.dumps(body or {}).encode()
+def post(url: str, content: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    data = json.dumps(content or {}).encode()
     request = urllib.request.Request(url, data, {"content-type": "application/json"})
     with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-        return answer.read().decode()
+        found: dict[str, Any] = json.load(answer)
+    return found
 
 
 def free_ports(count: int) -> int:
@@ -87,7 +91,7 @@ def free(port: int) -> bool:
 class Process:
     """A command that runs in a process group of its own, its output in a file."""
 
-    running: list["Process"] = []
+    running: ClassVar[list["Process"]] = []
 
     def __init__(self, command: list[str], log: Path, variables: Mapping[str, str] | None = None) -> None:
         self.log = log
@@ -117,17 +121,13 @@ class Process:
     def stop(self) -> None:
         """As an operator would; by force after a while."""
         self._signal(signal.SIGTERM)
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self._child.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            pass
         self.kill()
 
     def _signal(self, number: int) -> None:
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self._child.pid, number)
-        except ProcessLookupError:
-            pass
 
     def _forget(self) -> None:
         if self in Process.running:

@@ -85,8 +85,9 @@ def first_token(world: World) -> Figures:
     """How long the first token of a long prompt takes, new and known. Told, not held to anything."""
 
     def ask(number: int) -> Turn:
-        body = request([{"role": "user", "content": words(f"first-token/{number}", PROMPT)}], answer=4)
-        turn = send(world.router.api, body)
+        name = f"first-token/{number}"
+        body = request([{"role": "user", "content": words(name, PROMPT)}], answer=4)
+        turn = send(world.router.api, body, {"x-rankway-conversation": name})
         turns.append(turn)
         return turn
 

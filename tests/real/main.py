@@ -3,19 +3,21 @@
 import argparse
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import blocks
 import failures
 import load
 import steering
 from engine import BLOCK, Installed
-from figures import Figure, Figures
+from figures import Figures
 from harness import Process, say
 from world import World
 
@@ -55,7 +57,7 @@ def measure(world: World, scenarios: list[str]) -> tuple[Figures, list[str]]:
     figures: Figures = {}
     broken = []
     for name in scenarios:
-        say(f"{name}: {(SCENARIOS[name].__doc__ or '').splitlines()[0]}")
+        say(f"{name}: {' '.join((SCENARIOS[name].__doc__ or '').split())}")
         began = time.monotonic()
         try:
             found = SCENARIOS[name](world)
@@ -73,32 +75,43 @@ def measure(world: World, scenarios: list[str]) -> tuple[Figures, list[str]]:
     return figures, broken
 
 
+def outcome(figures: Figures, broken: list[str], seconds: float) -> dict[str, Any]:
+    failed = [key for key, figure in figures.items() if not figure.holds()]
+    return {
+        "ok": bool(figures) and not failed and not broken,
+        "failed": failed,
+        "broken": broken,
+        "block_tokens": BLOCK,
+        "load_average": round(os.getloadavg()[1], 1),
+        "seconds": round(seconds),
+        **{key: figure.value for key, figure in figures.items()},
+    }
+
+
 def main() -> int:
     # So that whatever was started ends with this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     given = arguments()
     began = time.monotonic()
     work = Path(tempfile.mkdtemp(prefix="run.", dir=given.cache))
-    say(f"starting three engines; logs: {work}")
+    say(f"three engines begin; logs: {work}")
+    figures: Figures = {}
+    broken = ["start"]
     try:
         world = World.start(Installed(given.cache, work), given.rankway)
-        version = world.engines[0].version()
+        say(f"vLLM {world.tiny.version()}, ready after {time.monotonic() - began:.0f} s")
         figures, broken = measure(world, given.only)
+    except (AssertionError, OSError) as error:
+        say(f"FAIL  {error}")
     finally:
         Process.kill_all()
-    figures["seconds"] = Figure(round(time.monotonic() - began))
-    failed = [key for key, figure in figures.items() if not figure.holds()]
-    outcome = {
-        "ok": not failed and not broken,
-        "failed": failed,
-        "broken": broken,
-        "engine": f"vllm {version}",
-        "block_tokens": BLOCK,
-        "load_average": round(os.getloadavg()[1], 1),
-        **{key: figure.value for key, figure in figures.items()},
-    }
-    print(json.dumps(outcome), flush=True)
-    return 0 if outcome["ok"] else 1
+    found = outcome(figures, broken, time.monotonic() - began)
+    if found["ok"]:
+        shutil.rmtree(work)
+    else:
+        say(f"logs: {work}")
+    print(json.dumps(found), flush=True)
+    return 0 if found["ok"] else 1
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
 """A `rankway up` process before engines."""
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from engine import RANKS, Engine, Installed
-from harness import Process, answers, free_ports, get_json, post, until
+from harness import Process, answers, free_ports, get_object, post, until
 
 
 @dataclass(frozen=True)
@@ -16,6 +15,17 @@ class Place:
 
     worker: str
     rank: int
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """Blocks of a rank in the index, and the digest of their contents."""
+
+    blocks: int
+    digest: str
+
+
+NOTHING = Indexed(0, "0" * 16)
 
 
 class Router:
@@ -58,26 +68,30 @@ class Router:
 
     def workers(self) -> dict[str, dict[str, Any]]:
         """What it knows of its workers, by their names."""
-        return {it["id"]: it for it in get_json(f"{self.admin}/api/v1/workers")["workers"]}
+        return {it["id"]: it for it in get_object(f"{self.admin}/api/v1/workers")["workers"]}
+
+    def indexed(self) -> dict[Place, Indexed]:
+        """What it believes each rank to hold, in the newest epoch of its worker."""
+        newest = {Place(engine.worker, rank): (0, NOTHING) for engine in self._engines for rank in range(RANKS)}
+        for it in get_object(f"{self.admin}/api/v1/index")["targets"]:
+            place = Place(it["worker"], it["dp_rank"])
+            if newest[place][0] < it["epoch"]:
+                newest[place] = it["epoch"], Indexed(it["blocks"], it["digest"])
+        return {place: indexed for place, (_, indexed) in newest.items()}
 
     def blocks(self) -> dict[Place, int]:
-        """Blocks that it believes each rank to hold, in the newest epoch of its worker."""
-        newest: dict[Place, tuple[int, int]] = {}
-        for it in get_json(f"{self.admin}/api/v1/index")["targets"]:
-            place = Place(it["worker"], it["dp_rank"])
-            newest[place] = max(newest.get(place, (0, 0)), (it["epoch"], it["blocks"]))
-        ranks = (Place(engine.worker, rank) for engine in self._engines for rank in range(RANKS))
-        return {place: newest.get(place, (0, 0))[1] for place in ranks}
+        """How many blocks it believes each rank to hold."""
+        return {place: indexed.blocks for place, indexed in self.indexed().items()}
 
     def preview(self, body: dict[str, Any]) -> dict[str, Any]:
         """Where it would send a request, and why."""
-        return json.loads(post(f"{self.api}/v1/route", body))
+        return post(f"{self.api}/v1/route", body)
 
     def decision(self, name: str) -> dict[str, Any]:
-        return get_json(f"{self.admin}/api/v1/decisions/{name}")
+        return get_object(f"{self.admin}/api/v1/decisions/{name}")
 
     def waterfall(self) -> dict[str, Any]:
-        return get_json(f"{self.admin}/api/v1/waterfall")
+        return get_object(f"{self.admin}/api/v1/waterfall")
 
     def held(self, body: dict[str, Any]) -> dict[Place, int]:
         """Tokens of a request that it believes each rank to hold."""

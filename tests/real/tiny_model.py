@@ -30,6 +30,7 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<begin> assistant {% endif %}"
 )
 
+
 def vocabulary() -> dict[str, int]:
     words = [*SPECIAL, *ROLES, *(f"w{number}" for number in range(WORDS))]
     return {word: number for number, word in enumerate(words)}
