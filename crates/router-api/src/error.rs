@@ -50,10 +50,8 @@ pub(crate) enum ApiError {
         method: String,
     },
     /// The model is known, but no target can take the request.
-    #[error("no target of model {model} can take the request: {why}")]
+    #[error("{why}")]
     NoTarget {
-        /// The model.
-        model: String,
         /// Why not.
         why: String,
     },

@@ -143,15 +143,18 @@ fn key(replica: &Replica, model: &ModelName, conversation: ConversationId) -> Co
 
 fn model(replica: &Replica, name: &str) -> Result<ModelName, ApiError> {
     let models = replica.mind.lock().models();
+    if models.is_empty() {
+        // Right after a start: the model may exist, and clients give up on one that does not.
+        return Err(ApiError::NoTarget {
+            why: "no worker has been found yet".to_owned(),
+        });
+    }
     let found = models.iter().find(|it| it.as_str() == name);
     found.cloned().ok_or_else(|| {
         let names: Vec<&str> = models.iter().map(ModelName::as_str).collect();
         ApiError::UnknownModel {
             model: name.to_owned(),
-            known: match names.is_empty() {
-                true => "none yet".to_owned(),
-                false => names.join(", "),
-            },
+            known: names.join(", "),
         }
     })
 }

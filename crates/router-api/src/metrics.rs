@@ -1,5 +1,8 @@
 //! What the router counts.
 
+use std::time::Duration;
+
+use accounting::Waterfall;
 use prometheus::core::Collector;
 use prometheus::{
     Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
@@ -16,8 +19,6 @@ pub(crate) struct Metrics {
     pub(crate) decision_seconds: Histogram,
     /// From the last byte of the request to its dispatch.
     pub(crate) added_latency_seconds: Histogram,
-    /// Levels of the waterfall and counts of tokens, by kind.
-    pub(crate) tokens: IntCounterVec,
     /// This router's requests on their way, by worker and rank.
     pub(crate) inflight: IntGaugeVec,
     /// Decisions that had to do without something, by what.
@@ -38,6 +39,74 @@ pub(crate) struct Metrics {
     pub(crate) token_mismatch: IntGaugeVec,
     /// Changes of reservations that peers were not told.
     pub(crate) unpublished: IntCounter,
+    pub(crate) ends: EndMetrics,
+}
+
+/// What is counted when a request has been served.
+#[derive(Clone, Debug)]
+pub(crate) struct EndMetrics {
+    /// Levels of the waterfall, in tokens.
+    tokens: IntCounterVec,
+    /// Parts of the waterfall, in tokens.
+    lost: IntCounterVec,
+    /// From dispatch to the first byte of a stream.
+    ttft_seconds: Histogram,
+}
+
+impl EndMetrics {
+    fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let tokens = Opts::new(
+            "rankway_tokens_total",
+            "Input tokens by level of the waterfall",
+        );
+        let lost = Opts::new(
+            "rankway_lost_tokens_total",
+            "Input tokens that were not taken from a cache, by cause",
+        );
+        Ok(Self {
+            tokens: registered(registry, IntCounterVec::new(tokens, &["kind"])?)?,
+            lost: registered(registry, IntCounterVec::new(lost, &["cause"])?)?,
+            ttft_seconds: seconds(
+                registry,
+                "rankway_ttft_seconds",
+                "Time from the dispatch of a streamed request to its first byte",
+            )?,
+        })
+    }
+
+    pub(crate) fn first_byte(&self, ttft: Duration) {
+        self.ttft_seconds.observe(ttft.as_secs_f64());
+    }
+
+    pub(crate) fn waterfall(&self, row: &Waterfall) {
+        let levels = [
+            ("isl", row.isl()),
+            ("ceiling", row.ceiling()),
+            ("stored", row.stored()),
+            ("best", row.best()),
+            ("ready", row.ready()),
+            ("chosen", row.chosen()),
+            ("realised", row.realised().unwrap_or_default()),
+        ];
+        for (kind, tokens) in levels {
+            self.tokens.with_label_values(&[kind]).inc_by(tokens.get());
+        }
+        let parts = row.parts();
+        let error = parts.index_error.unwrap_or(0);
+        let causes = [
+            ("cold", parts.cold.get()),
+            ("in_flight", parts.in_flight.get()),
+            ("unannounced", parts.unannounced.get()),
+            ("capacity", parts.capacity.get()),
+            ("unavailable", parts.unavailable.get()),
+            ("routing", parts.routing.get()),
+            // What the engine had beyond the promise is no loss.
+            ("index_error", u64::try_from(error).unwrap_or(0)),
+        ];
+        for (cause, tokens) in causes {
+            self.lost.with_label_values(&[cause]).inc_by(tokens);
+        }
+    }
 }
 
 impl Metrics {
@@ -60,11 +129,6 @@ impl Metrics {
             added_latency_seconds: seconds(
                 "rankway_added_latency_seconds",
                 "Time from the last byte of a request to its dispatch",
-            )?,
-            tokens: counters(
-                "rankway_tokens_total",
-                "Input tokens by level of the waterfall",
-                &["kind"],
             )?,
             inflight: gauges(
                 "rankway_target_inflight",
@@ -107,6 +171,7 @@ impl Metrics {
                 "rankway_reservations_unpublished_total",
                 "Reservations that peers were not told",
             )?,
+            ends: EndMetrics::new(registry)?,
         })
     }
 }
@@ -120,8 +185,8 @@ fn registered<C: Collector + Clone + 'static>(
 }
 
 fn seconds(registry: &Registry, name: &str, help: &str) -> Result<Histogram, prometheus::Error> {
-    // 10 us to 5 s, in steps of about 2.
-    let buckets = prometheus::exponential_buckets(10e-6, 2.0, 20)?;
+    // 10 us to 84 s, in steps of 2.
+    let buckets = prometheus::exponential_buckets(10e-6, 2.0, 24)?;
     let options = HistogramOpts::new(name, help).buckets(buckets);
     registered(registry, Histogram::with_opts(options)?)
 }

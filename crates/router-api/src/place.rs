@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use affinity::{ConversationKey, Owner};
 use contracts::rpc::{Acquire, Bound, CallError, Move};
-use domain::{DecisionId, ModelName, Target};
+use domain::{DecisionId, Target};
 use placement::Place;
 use routing::{BindingAction, Decision, Degraded, NoTarget, Request};
 use tokio::time::Instant;
@@ -45,7 +45,7 @@ impl Placing<'_> {
         let router = self.replica.mind.lock();
         let decided = router.preview(&request, self.views(), self.binding(), now, seed);
         drop(router);
-        let mut decision = decided.map_err(|why| refused(&self.intake.model, why))?;
+        let mut decision = decided.map_err(refused)?;
         self.note_silence(&mut decision);
         let decision = Arc::new(decision);
         self.record(&decision);
@@ -93,7 +93,7 @@ impl Placing<'_> {
         drop(router);
         let histogram = &self.replica.metrics.decision_seconds;
         histogram.observe(began.elapsed().as_secs_f64());
-        let mut decision = decided.map_err(|why| refused(&self.intake.model, why))?;
+        let mut decision = decided.map_err(refused)?;
         self.note_silence(&mut decision);
         let turn = Turn::new(self.replica.clone(), decision, self.intake.streams);
         Ok((request, turn))
@@ -221,11 +221,10 @@ pub(crate) fn degraded_name(missing: Degraded, tokens_known: bool) -> &'static s
     }
 }
 
-fn refused(model: &ModelName, why: NoTarget) -> ApiError {
+fn refused(why: NoTarget) -> ApiError {
     match why {
         NoTarget::UnknownModel { .. } | NoTarget::NoneReady { .. } | NoTarget::AllTried { .. } => {
             ApiError::NoTarget {
-                model: model.to_string(),
                 why: why.to_string(),
             }
         }

@@ -73,7 +73,12 @@ impl Turn {
         if self.first_chunk.is_some() {
             return;
         }
-        self.first_chunk = Some(Instant::now());
+        let now = Instant::now();
+        self.first_chunk = Some(now);
+        if self.streams {
+            let ttft = now.saturating_duration_since(self.dispatched);
+            self.replica.metrics.ends.first_byte(ttft);
+        }
         let id = self.decision.id;
         let replica = &self.replica;
         replica.mind.lock().first_token(id, replica.clock.now());
@@ -129,17 +134,7 @@ impl Turn {
             .finish(id, &outcome, replica.clock.now());
         if let Some(waterfall) = &waterfall {
             replica.mismatch.see(&self.decision.model, waterfall);
-            let count = |kind: &str, tokens: Tokens| {
-                let counter = replica.metrics.tokens.with_label_values(&[kind]);
-                counter.inc_by(tokens.get());
-            };
-            count("isl", waterfall.isl());
-            count("ceiling", waterfall.ceiling());
-            count("stored", waterfall.stored());
-            count("best", waterfall.best());
-            count("ready", waterfall.ready());
-            count("chosen", waterfall.chosen());
-            count("realised", waterfall.realised().unwrap_or_default());
+            replica.metrics.ends.waterfall(waterfall);
         }
         let end = End { outcome, waterfall };
         replica.ledger.close(id, end);

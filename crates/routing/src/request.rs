@@ -1,5 +1,6 @@
 //! What a decision is asked for, and what is known of the request.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use affinity::ConversationKey;
@@ -64,12 +65,12 @@ pub enum NoTarget {
         model: ModelName,
     },
     /// Workers serve it, but none can take a request now.
-    #[error("none of the {targets} targets of model {model} can take a request")]
+    #[error("no target of model {model} can take a request: {}", states(targets))]
     NoneReady {
         /// The model asked for.
         model: ModelName,
-        /// How many targets it has in whatever state.
-        targets: usize,
+        /// How many of its targets are in each state.
+        targets: BTreeMap<TargetState, usize>,
     },
     /// The request has failed at every target that could take it.
     #[error("the request failed at all {tried} targets that could take it")]
@@ -93,6 +94,17 @@ impl NoTarget {
             Self::UnknownModel { .. } | Self::InvalidPin { .. } => false,
         }
     }
+}
+
+fn states(targets: &BTreeMap<TargetState, usize>) -> String {
+    if targets.is_empty() {
+        return "none is registered".to_owned();
+    }
+    let counts = targets.iter();
+    let texts: Vec<String> = counts
+        .map(|(state, count)| format!("{count} {}", state.name()))
+        .collect();
+    texts.join(", ")
 }
 
 fn list(targets: &[Target]) -> String {

@@ -1,7 +1,10 @@
 //! The fields that routing reads, borrowed from the body.
 
+use std::fmt;
+
 use affinity::BodyIds;
 use domain::{SequenceHash, Tokens};
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
@@ -12,6 +15,7 @@ const BYTES_PER_TOKEN: u64 = 4;
 
 /// A request's fields. What else there is passes unread.
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "a JSON object")]
 pub(crate) struct Fields<'a> {
     pub(crate) model: Option<String>,
     pub(crate) stream: Option<bool>,
@@ -69,6 +73,10 @@ pub(crate) struct BodyTexts {
 impl<'a> Fields<'a> {
     /// Reads the fields of `body`.
     pub(crate) fn read(body: &'a [u8]) -> Result<Self, ApiError> {
+        // A list of the fields' values in order would be read, too.
+        if body.trim_ascii_start().starts_with(b"[") {
+            return Err(ApiError::invalid("the request body is not a JSON object"));
+        }
         serde_json::from_slice(body)
             .map_err(|error| ApiError::invalid(format!("read the request body: {error}")))
     }
@@ -184,12 +192,83 @@ fn text(raw: Option<&RawValue>) -> Option<String> {
     serde_json::from_str(raw?.get()).ok()
 }
 
-/// The text at `path` within `raw`; none where any step of it is missing or something else.
+/// The text at `path` within `raw`; none where any step of it is missing or something else. What is beside it
+/// is passed over: a tree of it would be many times as large as the body.
 fn field(raw: Option<&RawValue>, path: &[&str]) -> Option<String> {
-    let value: serde_json::Value = serde_json::from_str(raw?.get()).ok()?;
-    let mut at = &value;
+    let mut at = raw?;
     for step in path {
-        at = at.get(step)?;
+        let mut json = serde_json::Deserializer::from_str(at.get());
+        at = Member(step).deserialize(&mut json).ok()??;
     }
-    at.as_str().map(str::to_owned)
+    text(Some(at))
+}
+
+/// Takes the member of this name out of an object; the last of several.
+struct Member<'a>(&'a str);
+
+impl<'de> DeserializeSeed<'de> for Member<'_> {
+    type Value = Option<&'de RawValue>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Member<'_> {
+    type Value = Option<&'de RawValue>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
+        let mut found = None;
+        while let Some(name) = members.next_key::<String>()? {
+            if name == self.0 {
+                found = Some(members.next_value()?);
+            } else {
+                members.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(json: &str) -> Option<String> {
+        let raw: &RawValue = serde_json::from_str(json).unwrap();
+        field(Some(raw), &["agent_context", "session_id"])
+    }
+
+    #[test]
+    fn a_text_is_found_at_its_path_and_nowhere_else() {
+        let beside =
+            r#"{"a":[1,{"session_id":"no"}],"agent_context":{"b":2,"session_id":"s"},"z":0}"#;
+        assert_eq!(found(beside), Some("s".to_owned()));
+        let twice = r#"{"agent_context":{"session_id":"s","session_id":"t"}}"#;
+        assert_eq!(found(twice), Some("t".to_owned()));
+        let escaped = r#"{"agent\u005fcontext":{"session_id":"\u0073"}}"#;
+        assert_eq!(found(escaped), Some("s".to_owned()));
+        for none in [
+            "7",
+            "[]",
+            "{}",
+            r#"{"session_id":"s"}"#,
+            r#"{"agent_context":"s"}"#,
+            r#"{"agent_context":{"session_id":5}}"#,
+            r#"{"agent_context":{"session_id":null}}"#,
+        ] {
+            assert_eq!(found(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn a_list_of_values_is_no_request() {
+        let list =
+            br#" ["m",false,null,null,null,"hi",null,null,null,null,null,null,null,null,null]"#;
+        assert!(Fields::read(list).is_err());
+    }
 }

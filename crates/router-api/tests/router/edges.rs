@@ -40,6 +40,11 @@ async fn errors_have_the_shape_that_clients_know() {
     check(path, "{}", 400, no_model, json!("model"), none.clone()).await;
     let broken = "read the request body: EOF while parsing an object at line 1 column 1";
     check(path, "{", 400, broken, none.clone(), none.clone()).await;
+    let list = "the request body is not a JSON object";
+    check(path, r#"["m"]"#, 400, list, none.clone(), none.clone()).await;
+    let nothing =
+        "read the request body: invalid type: null, expected a JSON object at line 1 column 4";
+    check(path, "null", 400, nothing, none.clone(), none.clone()).await;
     let stream = "read the request body: invalid type: string \"yes\", expected a boolean at line 1 column 27";
     let body = r#"{"model":"m","stream":"yes"}"#;
     check(path, body, 400, stream, none.clone(), none.clone()).await;
@@ -67,6 +72,20 @@ async fn errors_have_the_shape_that_clients_know() {
         json!("method_not_allowed"),
     )
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn before_any_worker_is_found_a_model_is_not_said_to_be_missing() {
+    let world = World::before(&[]).await;
+
+    let answer = world
+        .client
+        .post("/v1/completions", &[], r#"{"model":"m","prompt":[1]}"#)
+        .await;
+
+    assert_eq!(answer.status.as_u16(), 503);
+    assert!(answer.header("retry-after").is_some());
+    assert_eq!(answer.json()["error"]["code"], "no_target");
 }
 
 #[tokio::test(flavor = "multi_thread")]

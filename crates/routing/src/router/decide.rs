@@ -1,5 +1,7 @@
 //! Placing a request, and reserving its place at once.
 
+use std::collections::BTreeMap;
+
 use std::time::Duration;
 
 use affinity::{Binding, Mode, MoveReason, Plan};
@@ -260,10 +262,16 @@ fn verdict(
 
 fn no_target(request: &Request, snapshot: &Snapshot) -> NoTarget {
     match request.tried.len() {
-        0 => NoTarget::NoneReady {
-            model: request.model.clone(),
-            targets: snapshot.candidates.len(),
-        },
+        0 => {
+            let mut targets = BTreeMap::new();
+            for candidate in &snapshot.candidates {
+                *targets.entry(candidate.state).or_insert(0) += 1;
+            }
+            NoTarget::NoneReady {
+                model: request.model.clone(),
+                targets,
+            }
+        }
         tried => NoTarget::AllTried { tried },
     }
 }

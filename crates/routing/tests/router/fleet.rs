@@ -30,7 +30,7 @@ fn an_unknown_model_is_told_from_one_that_cannot_serve() {
     }
     request.model = model();
     let error = world.decide(&request, None).unwrap_err();
-    let expected = "none of the 4 targets of model m can take a request";
+    let expected = "no target of model m can take a request: 4 warming";
     assert_eq!(error.to_string(), expected);
     assert!(error.is_retryable());
     assert_eq!(world.router.open(), 0);
