@@ -1,8 +1,8 @@
 //! Keeps, from the log of KV-cache events, which target holds which prefix, and answers who does.
 //!
-//! One task reads the log and writes the index ([`run`]); readers share it ([`answers`]). Each target's
-//! stream is followed by its own cursor ([`position`]): repeats are dropped, holes make the target suspect
-//! and are asked for again ([`resync`]). What is applied is saved behind the index ([`store`]), and a restart
+//! One task reads the log and writes the index (`run`); readers share it (`answers`). Each target's
+//! stream is followed by its own cursor (`position`): repeats are dropped, holes make the target suspect
+//! and are asked for again (`resync`). What is applied is saved behind the index (`store`), and a restart
 //! takes up there and reads the rest of the log.
 
 mod answers;
