@@ -114,10 +114,28 @@ impl WorkerConfig {
             source,
         })
     }
+
+    fn check(&self, id: &WorkerId) -> Result<(), ConfigError> {
+        for (key, value) in [("dp_size", self.dp_size), ("block_size", self.block_size)] {
+            if value == Some(0) {
+                let id = id.clone();
+                return Err(ConfigError::Zero { id, key });
+            }
+        }
+        if let (Some(events), Some(replay)) = (&self.kv_events, &self.kv_replay) {
+            let ranks = self.dp_size.unwrap_or(1);
+            let one_host = events.host(&self.url) == replay.host(&self.url);
+            if one_host && u32::from(events.port().abs_diff(replay.port())) < ranks {
+                let id = id.clone();
+                return Err(ConfigError::Overlap { id, ranks });
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Config {
-    /// The workers by name. Fails when two have the same, or one has none.
+    /// The workers by name. Fails when two have the same, or one has none, or what is said of one cannot be.
     pub fn named(self) -> Result<Vec<(WorkerId, WorkerConfig)>, ConfigError> {
         let mut ids = BTreeSet::new();
         self.workers
@@ -127,6 +145,7 @@ impl Config {
                 if !ids.insert(id.clone()) {
                     return Err(ConfigError::Duplicate { id });
                 }
+                worker.check(&id)?;
                 Ok((id, worker))
             })
             .collect()
@@ -141,6 +160,24 @@ pub enum ConfigError {
     Duplicate {
         /// The name.
         id: WorkerId,
+    },
+    /// A number that cannot be zero.
+    #[error("worker {id} has {key} = 0: say how many, or leave it out to ask the engine")]
+    Zero {
+        /// The worker.
+        id: WorkerId,
+        /// The setting.
+        key: &'static str,
+    },
+    /// Events and replay of different ranks at one port.
+    #[error(
+        "the ports of kv_events and kv_replay of worker {id} overlap: each takes {ranks} from its own on"
+    )]
+    Overlap {
+        /// The worker.
+        id: WorkerId,
+        /// How many ranks it has.
+        ranks: u32,
     },
     /// The URL gives no name.
     #[error("no worker id can be made of {url}: set `id`")]

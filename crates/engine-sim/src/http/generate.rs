@@ -112,10 +112,11 @@ fn max_tokens(
         .and_then(|isl| longest.checked_sub(isl));
     let Some(room) = room.filter(|room| *room > 0) else {
         let message = format!(
-            "This model's maximum context length is {longest} tokens. However, your prompt has {isl} \
-             tokens. Please reduce the length of the prompt."
+            "This model's maximum context length is {longest} tokens. However, your prompt contains {isl} \
+             input tokens, which exceeds this limit even without any output tokens. Please reduce the \
+             length of the input prompt. (parameter=input_tokens, value={isl})"
         );
-        return Err(ApiError::bad_request(message, Some("prompt")));
+        return Err(ApiError::bad_request(message, Some("input_tokens")));
     };
     let asked = match kind {
         Kind::Chat => body.max_completion_tokens.or(body.max_tokens),
@@ -123,7 +124,9 @@ fn max_tokens(
     };
     match asked {
         Some(asked) if asked < 1 => {
-            let message = format!("max_tokens must be at least 1, got {asked}.");
+            let message = format!(
+                "max_tokens must be at least 1, got {asked}. (parameter=max_tokens, value={asked})"
+            );
             Err(ApiError::bad_request(message, Some("max_tokens")))
         }
         Some(asked) => u32::try_from(asked)
@@ -144,7 +147,7 @@ fn max_tokens(
 fn salt(body: &GenerateBody<'_>) -> Result<Option<Arc<str>>, ApiError> {
     match body.cache_salt.as_deref() {
         Some("") => {
-            let message = "cache_salt must be a non-empty string if given.";
+            let message = "Parameter 'cache_salt' must be a non-empty string if provided. (parameter=cache_salt)";
             Err(ApiError::bad_request(message, Some("cache_salt")))
         }
         salt => Ok(salt.map(Arc::from)),

@@ -154,14 +154,14 @@ async fn kv_event_sources(State(surface): Shared) -> Response {
 
 #[derive(Serialize)]
 struct Reset {
-    /// Ranks whose requests kept their caches.
-    in_use: Vec<u32>,
+    /// Whether every rank forgot: one that runs requests keeps its cache.
+    success: bool,
 }
 
 async fn reset_prefix_cache(State(surface): Shared) -> Result<Response, ApiError> {
     let in_use = surface.driver.reset().await?;
     Ok(json_of(&Reset {
-        in_use: in_use.iter().map(|rank| rank.get()).collect(),
+        success: in_use.is_empty(),
     }))
 }
 

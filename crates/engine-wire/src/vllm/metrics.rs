@@ -13,6 +13,8 @@ const KV_USED_OLD: &str = "vllm:gpu_cache_usage_perc";
 const PREFIX_QUERIES: &str = "vllm:prefix_cache_queries_total";
 const PREFIX_HITS: &str = "vllm:prefix_cache_hits_total";
 const CACHE_CONFIG: &str = "vllm:cache_config_info";
+/// What each rank counts among its blocks and never gives out: vLLM points masked places at it.
+const NULL_BLOCK: u64 = 1;
 /// The most ranks one server can list.
 const MAX_RANKS: usize = 4096;
 
@@ -31,8 +33,8 @@ pub struct Gauges {
     pub prefix_hits: Option<Tokens>,
     /// Tokens per block.
     pub block_size: Option<BlockSize>,
-    /// Blocks this rank can hold. vLLM says the sum over a server's ranks, each with the same; this is one
-    /// rank's share of it.
+    /// Blocks this rank can hold. vLLM says the sum over a server's ranks, each with the same, and counts in
+    /// each the block that it keeps to itself; this is one rank's share without that.
     pub kv_blocks: Option<u64>,
 }
 
@@ -77,7 +79,8 @@ pub fn parse_metrics(text: &str) -> Scrape {
         }
     }
     for gauges in scrape.ranks.values_mut() {
-        gauges.kv_blocks = gauges.kv_blocks.and_then(|all| all.checked_div(configured));
+        let share = gauges.kv_blocks.and_then(|all| all.checked_div(configured));
+        gauges.kv_blocks = share.map(|blocks| blocks.saturating_sub(NULL_BLOCK));
     }
     scrape
 }
@@ -179,7 +182,8 @@ pub fn encode_metrics(model: &str, ranks: &BTreeMap<DpRank, Gauges>) -> String {
         gauges.prefix_hits.map(Tokens::as_f64)
     });
     _ = writeln!(text, "# TYPE {CACHE_CONFIG} gauge");
-    let all_blocks: u64 = ranks.values().filter_map(|gauges| gauges.kv_blocks).sum();
+    let blocks = ranks.values().filter_map(|gauges| gauges.kv_blocks);
+    let all_blocks: u64 = blocks.map(|blocks| blocks + NULL_BLOCK).sum();
     for (rank, gauges) in ranks {
         if let (Some(block_size), Some(_)) = (gauges.block_size, gauges.kv_blocks) {
             let size = block_size.get();

@@ -175,7 +175,7 @@ fn gauges(queries: u64, hits: u64) -> Gauges {
         prefix_queries: Some(Tokens::new(queries)),
         prefix_hits: Some(Tokens::new(hits)),
         block_size: BlockSize::new(32).ok(),
-        kv_blocks: Some(160),
+        kv_blocks: Some(159),
     }
 }
 

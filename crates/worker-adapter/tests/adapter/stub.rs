@@ -62,7 +62,7 @@ impl Stub {
                     "vllm:num_requests_running{{engine=\"{rank}\"}} 3.0\n\
                      vllm:num_requests_waiting{{engine=\"{rank}\"}} 1.0\n\
                      vllm:kv_cache_usage_perc{{engine=\"{rank}\"}} 0.25\n\
-                     vllm:cache_config_info{{block_size=\"16\",engine=\"{rank}\",num_gpu_blocks=\"100\"}} 1.0\n"
+                     vllm:cache_config_info{{block_size=\"16\",engine=\"{rank}\",num_gpu_blocks=\"102\"}} 1.0\n"
                 )
             })
             .collect();
