@@ -2,6 +2,7 @@
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use domain::ModelName;
 use engine_model::Refused;
 use serde::Serialize;
 
@@ -41,12 +42,12 @@ impl ApiError {
         }
     }
 
-    /// No such model.
-    pub(crate) fn unknown_model(name: &str) -> Self {
+    /// No such model; `served` is the base model, the only one that vLLM names.
+    pub(crate) fn unknown_model(name: &str, served: &ModelName) -> Self {
         Self {
             status: StatusCode::NOT_FOUND,
             kind: "NotFoundError",
-            message: format!("The model `{name}` does not exist."),
+            message: format!("The model `{name}` does not exist. Valid aliases: {served}."),
             param: Some("model"),
         }
     }

@@ -57,7 +57,7 @@ impl Surface {
         if known {
             Ok(Some(Arc::from(name)))
         } else {
-            Err(ApiError::unknown_model(name))
+            Err(ApiError::unknown_model(name, &self.model))
         }
     }
 }

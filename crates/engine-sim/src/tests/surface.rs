@@ -200,18 +200,24 @@ async fn what_cannot_be_served_is_refused_in_openais_shape() {
         assert!(message.contains(hint), "{message}");
         assert!(answer["error"]["type"].is_string());
     };
-    check(json!({"model": "gone", "prompt": "x"}), 404, "gone").await;
-    check(json!({"prompt": vec![7; 4096]}), 400, "4096 tokens").await;
+    let unknown = "The model `gone` does not exist. Valid aliases: fake-model.";
+    check(json!({"model": "gone", "prompt": "x"}), 404, unknown).await;
+    let long =
+        "maximum context length is 4096 tokens. However, your prompt contains 4096 input tokens";
+    check(json!({"prompt": vec![7; 4096]}), 400, long).await;
     check(
         json!({"prompt": [7], "max_tokens": 4096}),
         400,
         "4096 output tokens",
     )
     .await;
-    check(json!({"prompt": [7], "max_tokens": 0}), 400, "at least 1").await;
+    let zero = "max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)";
+    check(json!({"prompt": [7], "max_tokens": 0}), 400, zero).await;
     check(json!({"prompt": []}), 400, "empty").await;
     check(json!({"prompt": [-1]}), 400, "token id").await;
-    check(json!({"prompt": "x", "cache_salt": ""}), 400, "cache_salt").await;
+    let salt =
+        "Parameter 'cache_salt' must be a non-empty string if provided. (parameter=cache_salt)";
+    check(json!({"prompt": "x", "cache_salt": ""}), 400, salt).await;
     check(json!({"prompt": "x", "n": 2}), 400, "n = 1").await;
     check(json!([]), 400, "").await;
     sim.stop().await;
