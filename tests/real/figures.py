@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from chat import Turn
 from engine import BLOCK, Engine
-from harness import until
+from harness import say, until
 from router import Place
 
 Number = int | float
@@ -94,6 +94,9 @@ class Evidence:
         until(lambda: ran().total() >= sent.total(), "the engines count what they have finished")
         self._steered += (sent & ran()).total()
         self._turns += turns
+        for turn in turns:
+            if turn.error is not None and turn.error > BLOCK:
+                say(f"  predicted wrongly: {turn.overlap} of {turn.prompt} tokens, and {turn.cached} were cached")
 
     def figures(self) -> Figures:
         exact = [turn.error == 0 for turn in self._turns if turn.error is not None]

@@ -88,9 +88,14 @@ def outcome(figures: Figures, broken: list[str], seconds: float) -> dict[str, An
     }
 
 
+def interrupted(*_: object) -> None:
+    """What was started ends with this process, at once: turns that wait for it must fail."""
+    Process.kill_all()
+    sys.exit(143)
+
+
 def main() -> int:
-    # So that whatever was started ends with this process.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, interrupted)
     given = arguments()
     began = time.monotonic()
     work = Path(tempfile.mkdtemp(prefix="run.", dir=given.cache))
