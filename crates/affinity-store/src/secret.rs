@@ -19,14 +19,14 @@ pub enum SecretError {
     /// The configured one will not do.
     #[error("use the setting affinity.secret")]
     Configured(#[source] SecretTooShort),
-    /// The file's content will not do.
-    #[error("use {}: restore it, or delete it and lose the bindings", path.display())]
-    Stored {
+    /// The file's content was not written here.
+    #[error(
+        "use {}: it is damaged; restore it, or delete it and lose the bindings",
+        path.display()
+    )]
+    Damaged {
         /// Which file.
         path: PathBuf,
-        /// What is wrong.
-        #[source]
-        source: SecretTooShort,
     },
     /// The file can be neither read nor made.
     #[error("read or create {}", path.display())]
@@ -46,10 +46,17 @@ pub(crate) fn obtain(config: &Config) -> Result<BindingSecret, SecretError> {
     }
     let path = config.data_dir.join(FILE_NAME);
     match read_or_create(&config.data_dir, &path) {
-        Ok(text) => BindingSecret::new(text.trim().as_bytes())
-            .map_err(|source| SecretError::Stored { path, source }),
+        Ok(text) if !is_whole(text.trim()) => Err(SecretError::Damaged { path }),
+        Ok(text) => {
+            BindingSecret::new(text.trim().as_bytes()).map_err(|_| SecretError::Damaged { path })
+        }
         Err(source) => Err(SecretError::Io { path, source }),
     }
+}
+
+/// Whether `text` is what [`write_draft`] writes: a shorter secret would silently lose every binding.
+fn is_whole(text: &str) -> bool {
+    text.len() == 2 * SECRET_BYTES && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 fn read_or_create(folder: &Path, path: &Path) -> io::Result<String> {
@@ -156,6 +163,9 @@ mod tests {
         fs::write(folder.path().join(FILE_NAME), "").unwrap();
         let error = obtain(&config(folder.path())).unwrap_err();
         assert!(error.to_string().contains(FILE_NAME));
+        fs::write(folder.path().join(FILE_NAME), "0123456789abcdef01").unwrap();
+        let error = obtain(&config(folder.path())).unwrap_err();
+        assert!(error.to_string().contains("damaged"));
         assert!(obtain(&config(Path::new("/proc/none"))).is_err());
     }
 }

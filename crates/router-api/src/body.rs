@@ -15,6 +15,10 @@ use crate::error::ApiError;
 
 /// Bytes of request bodies in memory at once; beyond it requests are refused.
 const MEMORY_LIMIT: usize = 1 << 30;
+/// Memory taken for a body before its first byte, at most.
+const FIRST_CAPACITY: usize = 64 << 10;
+/// How long a body may pause.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// How much of a body that is too long is read all the same: a client that is still sending when its
 /// connection closes does not see the answer.
 const DISCARD_LIMIT: usize = 64 << 20;
@@ -78,8 +82,14 @@ impl Budget {
             budget: self.clone(),
             bytes: 0,
         };
-        let mut bytes = BytesMut::with_capacity(announced.unwrap_or(0));
-        while let Some(frame) = body.frame().await {
+        // What is announced is not there yet: memory is taken as it comes.
+        let mut bytes = BytesMut::with_capacity(announced.unwrap_or(0).min(FIRST_CAPACITY));
+        loop {
+            let frame = timeout(PATIENCE, body.frame()).await;
+            let frame = match frame.map_err(|_| ApiError::Stalled { patience: PATIENCE })? {
+                Some(frame) => frame,
+                None => break,
+            };
             let frame = frame
                 .map_err(|error| ApiError::invalid(format!("read the request body: {error}")))?;
             let Ok(chunk) = frame.into_data() else {

@@ -1,5 +1,7 @@
 //! Errors as OpenAI's clients understand them.
 
+use std::time::Duration;
+
 use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{HeaderName, StatusCode};
@@ -63,6 +65,12 @@ pub(crate) enum ApiError {
         /// The last failure.
         why: String,
     },
+    /// The client has stopped sending.
+    #[error("nothing came of the request body for {patience:?}")]
+    Stalled {
+        /// How long was waited.
+        patience: Duration,
+    },
     /// More requests are in memory than the process may hold.
     #[error("request bodies of {limit} bytes are in flight already")]
     Overloaded {
@@ -97,6 +105,7 @@ impl ApiError {
         match self {
             Self::Invalid { .. } => StatusCode::BAD_REQUEST,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Stalled { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::UnknownModel { .. } | Self::UnknownPath { .. } => StatusCode::NOT_FOUND,
             Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::NoTarget { .. } | Self::Overloaded { .. } => StatusCode::SERVICE_UNAVAILABLE,
@@ -109,6 +118,7 @@ impl ApiError {
         let (kind, param, code) = match self {
             Self::Invalid { param, .. } => ("invalid_request_error", *param, None),
             Self::TooLarge { .. } => ("invalid_request_error", None, Some("body_too_large")),
+            Self::Stalled { .. } => ("invalid_request_error", None, Some("body_stalled")),
             Self::UnknownModel { .. } => (
                 "invalid_request_error",
                 Some("model"),
@@ -149,6 +159,7 @@ impl IntoResponse for ApiError {
             }
             Self::Invalid { .. }
             | Self::TooLarge { .. }
+            | Self::Stalled { .. }
             | Self::UnknownModel { .. }
             | Self::UnknownPath { .. }
             | Self::Method { .. } => {}

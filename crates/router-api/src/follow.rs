@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bus::{Bus, BusError, Change, Delivered, Entry, Key, Record, Start, TableSpec, TopicSpec};
 use contracts::{Encoding, FleetEntry, LoadReport, ReservationBatch, topics};
-use domain::{Incarnation, WorkerId};
+use domain::{Incarnation, ReservationChange, WorkerId};
 use futures::TryStreamExt;
 use futures::stream::{BoxStream, SelectAll, select_all};
 use service_kit::Component;
@@ -17,8 +17,8 @@ use crate::replica::Replica;
 
 /// How often reservations are told to peers: they are to be at most 50 ms old when they arrive.
 const PUBLISH_EVERY: Duration = Duration::from_millis(20);
-/// Changes in one record: about 1 KiB each with the landmarks of 128k tokens.
-const BATCH_CHANGES: usize = 128;
+/// Landmarks and changes in one record: 8 to 100 bytes each, so that a record stays below 256 KiB.
+const BATCH_WEIGHT: usize = 2_048;
 /// How often leases that have run out are ended, and readiness is looked at.
 const EXPIRE_EVERY: Duration = Duration::from_millis(200);
 /// Between attempts to read a bus that fails.
@@ -110,7 +110,7 @@ pub(crate) async fn publish_once(replica: &Replica, bus: &dyn Bus) -> Result<(),
     if changes.is_empty() {
         return Ok(());
     }
-    let records = changes.chunks(BATCH_CHANGES).map(|changes| {
+    let records = batches(&changes).map(|changes| {
         let batch = ReservationBatch {
             router: replica.instance.clone(),
             at: replica.clock.now(),
@@ -124,6 +124,26 @@ pub(crate) async fn publish_once(replica: &Replica, bus: &dyn Bus) -> Result<(),
         replica.metrics.unpublished.inc_by(changes.len() as u64);
     }
     appended.map(|_| ())
+}
+
+/// Runs of changes that fit into a record each; a change that alone is too heavy stands alone.
+fn batches(changes: &[ReservationChange]) -> impl Iterator<Item = &[ReservationChange]> {
+    let weight = |change: &ReservationChange| match change {
+        ReservationChange::Reserve { landmarks, .. } => 1 + landmarks.len(),
+        ReservationChange::Release { .. } => 1,
+    };
+    let mut rest = changes;
+    std::iter::from_fn(move || {
+        let mut total = 0;
+        let fits = rest.iter().take_while(|change| {
+            total += weight(change);
+            total <= BATCH_WEIGHT
+        });
+        let count = fits.count().max(1).min(rest.len());
+        let (batch, later) = rest.split_at(count);
+        rest = later;
+        (!batch.is_empty()).then_some(batch)
+    })
 }
 
 /// Ends what has run out and reports readiness, for ever.
@@ -230,4 +250,40 @@ fn unreadable(replica: &Replica, name: &str, error: &contracts::DecodeError) {
 
 fn worker_of(key: &Key) -> Option<WorkerId> {
     std::str::from_utf8(&key.0).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::{DecisionId, SequenceHash, Timestamp, Tokens};
+
+    use super::*;
+
+    fn reserve(landmarks: usize) -> ReservationChange {
+        ReservationChange::Reserve {
+            id: DecisionId::new(1),
+            target: "w1#1/0".parse().expect("a target"),
+            uncached: Tokens::new(1),
+            landmarks: vec![SequenceHash::new(1); landmarks],
+            lease_until: Timestamp::ZERO,
+        }
+    }
+
+    #[test]
+    fn changes_are_cut_into_records_by_weight_and_none_is_left_out() {
+        let release = ReservationChange::Release {
+            id: DecisionId::new(1),
+        };
+        let changes = [
+            reserve(1_500),
+            release.clone(),
+            reserve(1_500),
+            reserve(9_000),
+            release,
+        ];
+
+        let sizes: Vec<usize> = batches(&changes).map(<[_]>::len).collect();
+
+        assert_eq!(sizes, [2, 1, 1, 1]);
+        assert_eq!(batches(&[]).count(), 0);
+    }
 }

@@ -56,7 +56,7 @@ async fn serve(
     let fields = Fields::read(&held.bytes)?;
     let intake = Intake::read(replica, headers, &fields)?;
     *model = Some(intake.model.clone());
-    let source = TokenSource::of(replica, &intake, &fields)?;
+    let source = TokenSource::of(replica, &intake, fields.prompt()?)?;
     let authorization = headers.get(http::header::AUTHORIZATION);
     let blocks = replica
         .blocks(source, &intake, &fields, &held.bytes, authorization)

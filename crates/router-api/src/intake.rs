@@ -119,12 +119,8 @@ pub(crate) enum TokenSource {
 }
 
 impl TokenSource {
-    pub(crate) fn of(
-        replica: &Replica,
-        intake: &Intake,
-        fields: &Fields<'_>,
-    ) -> Result<Self, ApiError> {
-        Ok(match fields.prompt()? {
+    pub(crate) fn of(replica: &Replica, intake: &Intake, prompt: Prompt) -> Result<Self, ApiError> {
+        Ok(match prompt {
             Prompt::Tokens(tokens) => Self::Known(intake.blocks_of(replica, &tokens)),
             Prompt::Hashes(hashes) => Self::Known(intake.blocks_hashed(replica, hashes)?),
             Prompt::Text => Self::Tokenizer,

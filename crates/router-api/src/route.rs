@@ -48,7 +48,7 @@ async fn serve(
         })?;
         intake.set_conversation(replica, id);
     }
-    let source = TokenSource::of(replica, &intake, &fields)?;
+    let source = TokenSource::of(replica, &intake, fields.asked()?)?;
     let authorization = headers.get(http::header::AUTHORIZATION);
     let blocks = replica
         .blocks(source, &intake, &fields, &held.bytes, authorization)

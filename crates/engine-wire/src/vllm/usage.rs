@@ -25,8 +25,12 @@ struct Details {
     cached_tokens: Option<u64>,
 }
 
+/// Beyond any context: a count above it is no count.
+const MAX_TOKENS: u64 = 1 << 40;
+
 /// Reads the usage from a whole answer or from the data of one server-sent event; none where there is none,
-/// as in most events of a stream and in `[DONE]`.
+/// as in most events of a stream and in `[DONE]`. A count that no engine
+/// can have made is unknown, and with it all of them.
 pub fn parse_usage(json: &[u8]) -> Option<Usage> {
     // Most events of a stream have no usage: look before parsing.
     const KEY: &[u8] = b"\"usage\"";
@@ -34,13 +38,21 @@ pub fn parse_usage(json: &[u8]) -> Option<Usage> {
         return None;
     }
     let counts = serde_json::from_slice::<Answer>(json).ok()?.usage?;
+    let cached = counts
+        .prompt_tokens_details
+        .and_then(|details| details.cached_tokens);
+    let counted = [
+        counts.prompt_tokens,
+        counts.completion_tokens,
+        cached.unwrap_or(0),
+    ];
+    if counted.iter().any(|count| MAX_TOKENS < *count) {
+        return None;
+    }
     Some(Usage {
         prompt: Tokens::new(counts.prompt_tokens),
         completion: Tokens::new(counts.completion_tokens),
-        cached: counts
-            .prompt_tokens_details
-            .and_then(|details| details.cached_tokens)
-            .map(Tokens::new),
+        cached: cached.map(Tokens::new),
     })
 }
 

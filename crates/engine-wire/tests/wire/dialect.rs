@@ -246,6 +246,10 @@ fn usage(prompt: u64, completion: u64, cached: Option<u64>) -> Option<Usage> {
     })
 }
 
+fn counts_of(tokens: u64) -> Value {
+    json!({"prompt_tokens": tokens, "completion_tokens": tokens})
+}
+
 #[test]
 fn usage_is_read_from_answers_and_stream_events() {
     let of = |value: Value| parse_usage(&serde_json::to_vec(&value).unwrap());
@@ -255,6 +259,15 @@ fn usage_is_read_from_answers_and_stream_events() {
         of(json!({"choices": [], "usage": counts})),
         usage(154, 16, Some(128))
     );
+    for lie in ["prompt_tokens", "completion_tokens"] {
+        let mut lying = counts_of(5);
+        lying[lie] = json!(u64::MAX);
+        assert_eq!(
+            of(json!({"usage": lying})),
+            None,
+            "no engine counts that far"
+        );
+    }
     for details in [json!(null), json!({}), json!({"cached_tokens": null})] {
         let counts = json!({"prompt_tokens": 5, "prompt_tokens_details": details});
         assert_eq!(of(json!({"usage": counts})), usage(5, 0, None));

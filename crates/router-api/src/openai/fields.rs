@@ -31,7 +31,8 @@ pub(crate) struct Fields<'a> {
     // Of `/v1/route` alone.
     #[serde(borrow)]
     token_ids: Option<&'a RawValue>,
-    block_hashes: Option<Vec<u64>>,
+    #[serde(borrow)]
+    block_hashes: Option<&'a RawValue>,
     pub(crate) commit: Option<bool>,
     // Where a conversation may be named; a wrong type is no error here.
     #[serde(borrow)]
@@ -94,15 +95,22 @@ impl<'a> Fields<'a> {
         self.stream == Some(true)
     }
 
-    /// What the engine will compute.
-    pub(crate) fn prompt(&self) -> Result<Prompt, ApiError> {
+    /// What `/v1/route` is asked about: token ids or block hashes, else what an engine would compute.
+    pub(crate) fn asked(&self) -> Result<Prompt, ApiError> {
         if let Some(raw) = self.token_ids {
             return tokens("token_ids", raw).map(Prompt::Tokens);
         }
-        if let Some(hashes) = &self.block_hashes {
-            let blocks: Vec<_> = hashes.iter().copied().map(domain::BlockHash::new).collect();
+        if let Some(raw) = self.block_hashes {
+            let hashes: Vec<u64> = serde_json::from_str(raw.get())
+                .map_err(|error| of_field("block_hashes", "hashes", &error))?;
+            let blocks: Vec<_> = hashes.into_iter().map(domain::BlockHash::new).collect();
             return Ok(Prompt::Hashes(domain::sequence_hashes(&blocks)));
         }
+        self.prompt()
+    }
+
+    /// What the engine will compute.
+    pub(crate) fn prompt(&self) -> Result<Prompt, ApiError> {
         if self.messages.is_some() {
             return Ok(Prompt::Text);
         }
@@ -114,8 +122,8 @@ impl<'a> Fields<'a> {
             (Some(b'"'), _) => Ok(Prompt::Text),
             (Some(b'['), Some(b'0'..=b'9')) => tokens("prompt", raw).map(Prompt::Tokens),
             (Some(b'['), Some(b'[')) => {
-                let mut lists: Vec<Vec<u32>> =
-                    serde_json::from_str(raw.get()).map_err(|error| of_field("prompt", &error))?;
+                let mut lists: Vec<Vec<u32>> = serde_json::from_str(raw.get())
+                    .map_err(|error| of_field("prompt", "token ids", &error))?;
                 match (lists.pop(), lists.is_empty()) {
                     (Some(only), true) => Ok(Prompt::Tokens(only)),
                     _ => Ok(Prompt::Unread),
@@ -178,12 +186,12 @@ pub(super) fn present<'de, D: Deserializer<'de>>(
 }
 
 fn tokens(name: &'static str, raw: &RawValue) -> Result<Vec<u32>, ApiError> {
-    serde_json::from_str(raw.get()).map_err(|error| of_field(name, &error))
+    serde_json::from_str(raw.get()).map_err(|error| of_field(name, "token ids", &error))
 }
 
-fn of_field(name: &'static str, error: &serde_json::Error) -> ApiError {
+fn of_field(name: &'static str, what: &str, error: &serde_json::Error) -> ApiError {
     ApiError::Invalid {
-        message: format!("read {name} as token ids: {error}"),
+        message: format!("read {name} as {what}: {error}"),
         param: Some(name),
     }
 }
@@ -263,6 +271,19 @@ mod tests {
         ] {
             assert_eq!(found(none), None, "{none}");
         }
+    }
+
+    #[test]
+    fn what_only_route_takes_counts_nowhere_else() {
+        let body = br#"{"model":"m","prompt":[1,2],"token_ids":[3],"block_hashes":"none"}"#;
+        let fields = Fields::read(body).unwrap();
+        assert_eq!(fields.prompt().unwrap(), Prompt::Tokens(vec![1, 2]));
+        assert_eq!(fields.asked().unwrap(), Prompt::Tokens(vec![3]));
+        let hashes = Fields::read(br#"{"block_hashes":[1]}"#).unwrap();
+        assert_eq!(hashes.prompt().unwrap(), Prompt::Unread);
+        assert!(matches!(hashes.asked().unwrap(), Prompt::Hashes(it) if it.len() == 1));
+        let wrong = Fields::read(br#"{"block_hashes":"none"}"#).unwrap();
+        assert!(wrong.asked().is_err());
     }
 
     #[test]
