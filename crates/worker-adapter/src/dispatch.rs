@@ -1,12 +1,15 @@
 //! Sends requests to engines in vLLM's dialect and streams their answers.
+//!
+//! A call of which nothing has been passed on breaks off when its worker is declared gone: an engine that hangs
+//! keeps its connections open, and only its watcher notices. An answer that has begun is left alone: no other
+//! target can continue it, and an engine may be too busy to answer its watcher while its tokens flow.
 
 use std::collections::VecDeque;
-use std::error::Error;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use contracts::rpc::{CallEnd, CallHead, CallStream, Dispatch, DispatchError, Down, HttpHead};
-use domain::{Worker, WorkerId};
+use domain::Worker;
 use engine_wire::{CLIENT_RANK_HEADERS, vllm};
 use futures::{StreamExt, stream};
 use http::Method;
@@ -18,7 +21,7 @@ use crate::client::{BoxError, EngineClient};
 use crate::headers::{end_to_end, rank_value, to_engine};
 use crate::metrics::Metrics;
 use crate::passage::Passage;
-use crate::roster::Roster;
+use crate::roster::{Entry, Roster};
 
 /// The path to the engines from outside this service.
 pub(crate) struct VllmDispatch {
@@ -34,23 +37,21 @@ impl Dispatch for VllmDispatch {
         head: CallHead,
         body: Bytes,
     ) -> Result<(HttpHead, CallStream), DispatchError> {
-        let Some((url, worker)) = self.roster.find(&head.worker).await else {
+        let Some(entry) = self.roster.find(&head.worker).await else {
             let worker = head.worker;
             return Err(DispatchError::UnknownWorker { worker });
         };
-        let headers = self.headers_for(&worker, &head)?;
-        let connect = |source: BoxError| DispatchError::Connect {
-            worker: worker.id.clone(),
-            url: url.to_string(),
-            source,
-        };
+        let headers = self.headers_for(&entry.worker, &head)?;
         let method = head.method.parse::<Method>();
-        let method = method.map_err(|error| connect(error.into()))?;
-        let response = self
+        let method = method.map_err(|error| unreached(&entry, error))?;
+        let sent = self
             .client
-            .send(&url, method, &head.path, headers, body)
-            .await
-            .map_err(connect)?;
+            .send(&entry.url, method, &head.path, headers, body);
+        let response = tokio::select! {
+            biased;
+            response = sent => response.map_err(|error| unreached(&entry, error))?,
+            () = entry.gone.cancelled() => return Err(unreached(&entry, Gone)),
+        };
         let (parts, body) = response.into_parts();
         let status = parts.status.as_u16();
         let passage = Passage::new(status, &parts.headers, head.usage_injected);
@@ -59,8 +60,9 @@ impl Dispatch for VllmDispatch {
             headers: end_to_end(&parts.headers),
         };
         let answer = Answer {
-            worker: worker.id,
+            entry,
             body,
+            begun: false,
             passage,
             out: VecDeque::new(),
             stage: Stage::Body,
@@ -88,10 +90,25 @@ impl VllmDispatch {
     }
 }
 
+/// Why a call to a worker that took it has no answer.
+#[derive(Debug, thiserror::Error)]
+#[error("it stopped answering its health checks before a first byte came")]
+struct Gone;
+
+fn unreached(entry: &Entry, source: impl Into<BoxError>) -> DispatchError {
+    DispatchError::Connect {
+        worker: entry.worker.id.clone(),
+        url: entry.url.to_string(),
+        source: source.into(),
+    }
+}
+
 /// An answer whose body is still coming.
 struct Answer {
-    worker: WorkerId,
+    entry: Entry,
     body: Incoming,
+    /// Whether any of it has been taken.
+    begun: bool,
     passage: Passage,
     /// What may pass and has not been taken.
     out: VecDeque<Bytes>,
@@ -118,6 +135,7 @@ impl Answer {
     async fn next(&mut self) -> Option<Result<Down, DispatchError>> {
         loop {
             if let Some(chunk) = self.out.pop_front() {
+                self.begun = true;
                 return Some(Ok(Down::Chunk(chunk)));
             }
             match std::mem::replace(&mut self.stage, Stage::Over) {
@@ -125,7 +143,14 @@ impl Answer {
                 Stage::Ending(end) => return Some(Ok(Down::End(end))),
                 Stage::Body => {}
             }
-            match self.body.frame().await {
+            let frame = tokio::select! {
+                biased;
+                frame = self.body.frame() => frame,
+                () = self.entry.gone.cancelled(), if !self.begun => {
+                    return Some(Err(unreached(&self.entry, Gone)));
+                }
+            };
+            match frame {
                 Some(Ok(frame)) => {
                     // Trailers say nothing of the request and are left out.
                     if let Ok(chunk) = frame.into_data() {
@@ -133,7 +158,7 @@ impl Answer {
                     }
                     self.stage = Stage::Body;
                 }
-                Some(Err(error)) => return Some(Err(self.broken(error.into()))),
+                Some(Err(error)) => return Some(Err(self.broken(error))),
                 None => {
                     let usage = self.passage.finish(&mut self.out);
                     self.metrics.unread_usage.inc_by(self.passage.unread);
@@ -148,10 +173,10 @@ impl Answer {
         }
     }
 
-    fn broken(&self, source: Box<dyn Error + Send + Sync>) -> DispatchError {
+    fn broken(&self, error: hyper::Error) -> DispatchError {
         DispatchError::Broken {
-            worker: self.worker.clone(),
-            source,
+            worker: self.entry.worker.id.clone(),
+            source: error.into(),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use domain::{TargetState, Worker, WorkerId};
+use service_kit::CancellationToken;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -14,11 +15,20 @@ use crate::address::EngineUrl;
 /// is there answers at once.
 const FIRST_ANSWER: Duration = Duration::from_secs(3);
 
+/// A worker that answers.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) url: EngineUrl,
+    pub(crate) worker: Worker,
+    /// Cancelled when the worker is declared gone. A worker that comes back has another one.
+    pub(crate) gone: CancellationToken,
+}
+
 /// Workers that answer, by name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Roster {
     /// Guards nothing but the map; each critical section is one look-up or insertion.
-    workers: Arc<RwLock<BTreeMap<WorkerId, (EngineUrl, Worker)>>>,
+    workers: Arc<RwLock<BTreeMap<WorkerId, Entry>>>,
     /// Workers that have neither answered nor failed to since the start.
     unasked: Arc<watch::Sender<BTreeSet<WorkerId>>>,
 }
@@ -37,7 +47,7 @@ impl Roster {
     }
 
     /// A worker as it is, or as it turns out to be: after a start others know of it before it has been asked.
-    pub(crate) async fn find(&self, id: &WorkerId) -> Option<(EngineUrl, Worker)> {
+    pub(crate) async fn find(&self, id: &WorkerId) -> Option<Entry> {
         let mut unasked = self.unasked.subscribe();
         let asked = unasked.wait_for(|unasked| !unasked.contains(id));
         // Whether it was asked in time or not, the roster says what is known.
@@ -45,25 +55,40 @@ impl Roster {
         self.get(id)
     }
 
-    fn get(&self, id: &WorkerId) -> Option<(EngineUrl, Worker)> {
+    fn get(&self, id: &WorkerId) -> Option<Entry> {
         let workers = self.workers.read().unwrap_or_else(PoisonError::into_inner);
         workers.get(id).cloned()
     }
 
+    /// The worker answers, for the first time or again.
     pub(crate) fn set(&self, url: EngineUrl, worker: Worker) {
         let mut workers = self.workers.write().unwrap_or_else(PoisonError::into_inner);
-        workers.insert(worker.id.clone(), (url, worker));
+        let known = workers.get(&worker.id);
+        let gone = known.map(|it| it.gone.clone()).unwrap_or_default();
+        workers.insert(worker.id.clone(), Entry { url, worker, gone });
     }
 
-    pub(crate) fn remove(&self, id: &WorkerId) {
+    /// The worker is not watched any more: it takes no new calls and ends those it has.
+    pub(crate) fn release(&self, id: &WorkerId) {
+        self.remove(id);
+    }
+
+    /// The worker is gone: it takes no new calls, and those it has not begun to answer break off.
+    pub(crate) fn lose(&self, id: &WorkerId) {
+        if let Some(entry) = self.remove(id) {
+            entry.gone.cancel();
+        }
+    }
+
+    fn remove(&self, id: &WorkerId) -> Option<Entry> {
         let mut workers = self.workers.write().unwrap_or_else(PoisonError::into_inner);
-        workers.remove(id);
+        workers.remove(id)
     }
 
     pub(crate) fn any_ready(&self) -> bool {
         let workers = self.workers.read().unwrap_or_else(PoisonError::into_inner);
         workers
             .values()
-            .any(|(_, worker)| worker.state == TargetState::Ready)
+            .any(|entry| entry.worker.state == TargetState::Ready)
     }
 }

@@ -70,7 +70,7 @@ impl Watcher {
             () = shutdown.cancelled() => {}
             () = watch => {}
         }
-        self.roster.remove(&self.id);
+        self.roster.release(&self.id);
         let key = key_of(&self.id);
         let removed = self.bus.put(&topics::FLEET.table, key, None, Expect::Any);
         if let Err(error) = removed.await {
@@ -161,7 +161,7 @@ impl Watcher {
             && let Some((mut worker, _)) = known.registered.take()
         {
             warn!(worker = %self.id, failures = known.failures, "gone");
-            self.roster.remove(&self.id);
+            self.roster.lose(&self.id);
             worker.state = TargetState::Gone;
             worker.lease_until = self.clock.now() + LEASE;
             self.register(&worker).await;

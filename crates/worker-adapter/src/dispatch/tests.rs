@@ -366,3 +366,24 @@ async fn connections_are_kept_for_the_next_request() {
         .await
         .unwrap();
 }
+
+#[tokio::test]
+async fn a_call_breaks_off_when_its_worker_is_lost_after_it_was_registered_again() {
+    let engine = Engine::start(HeaderSpace::Global, 0, 1).await;
+    let roster = &engine.dispatch.roster;
+    let call = engine.dispatch.call(head(None, &[]), "{}".into());
+    let watcher = async {
+        let (_, connection) = engine.accept().await;
+        let id = "w1".parse().unwrap();
+        let entry = roster.find(&id).await.unwrap();
+        roster.set(entry.url, entry.worker);
+        roster.lose(&id);
+        connection
+    };
+    let (connection, answer) = timeout(DEADLINE, async { tokio::join!(watcher, call) })
+        .await
+        .unwrap();
+    let error = answer.err().unwrap();
+    assert!(matches!(error, DispatchError::Connect { .. }), "{error:?}");
+    closed(connection).await;
+}

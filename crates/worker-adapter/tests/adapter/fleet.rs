@@ -1,82 +1,16 @@
 //! How a worker lives in the fleet, seen over the bus.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use bus::{Bus, Change, Expect, Key, MemoryBus, Start};
+use bus::{Expect, Key, Start};
 use bytes::Bytes;
-use contracts::rpc::{CallHead, DispatchError};
-use contracts::{Encoding, FleetEntry, LoadReport, topics};
+use contracts::rpc::DispatchError;
+use contracts::{Encoding, LoadReport, topics};
 use domain::{Epoch, Incarnation, TargetState, Timestamp, Worker};
 use futures::StreamExt;
-use service_kit::{CancellationToken, Clock, Context, Health};
-use tokio::task::JoinSet;
+use service_kit::Clock;
 use tokio::time::timeout;
-use worker_adapter::{Config, WorkerAdapter};
 
+use crate::running::{DEADLINE, Running, get, memory};
 use crate::stub::Stub;
-
-const DEADLINE: Duration = Duration::from_secs(20);
-
-struct Running {
-    bus: Arc<dyn Bus>,
-    health: Health,
-    shutdown: CancellationToken,
-    tasks: JoinSet<anyhow::Result<()>>,
-    dispatch: Arc<dyn contracts::rpc::Dispatch>,
-}
-
-impl Running {
-    fn start(stub: &Stub, bus: Arc<dyn Bus>) -> Self {
-        let health = Health::default();
-        let context = Context {
-            registry: prometheus::Registry::new(),
-            health: health.clone(),
-            clock: Clock::system(),
-        };
-        let config = Config {
-            workers: vec![stub.config()],
-        };
-        let adapter = WorkerAdapter::new(config, bus.clone(), context).unwrap();
-        let dispatch = adapter.dispatch();
-        let shutdown = CancellationToken::new();
-        let mut tasks = JoinSet::new();
-        tasks.spawn(adapter.run(shutdown.clone()));
-        Self {
-            bus,
-            health,
-            shutdown,
-            tasks,
-            dispatch,
-        }
-    }
-
-    /// Waits until the fleet says of the worker what `wanted` accepts; none is an absent entry.
-    async fn until(&self, wanted: impl Fn(Option<&Worker>) -> bool) {
-        let mut changes = self.bus.watch(&topics::FLEET.table).await.unwrap();
-        let mut current = None;
-        let reached = async {
-            while let Some(change) = changes.next().await {
-                match change.unwrap() {
-                    Change::Put(_, entry) => match FleetEntry::from_bytes(&entry.value).unwrap() {
-                        FleetEntry::Worker(worker) => current = Some(worker),
-                        FleetEntry::Service(_) => panic!("no service registers here"),
-                    },
-                    Change::Deleted(_) => current = None,
-                    Change::CaughtUp => {}
-                }
-                if wanted(current.as_ref()) {
-                    return;
-                }
-            }
-        };
-        timeout(DEADLINE, reached).await.unwrap();
-    }
-}
-
-fn memory() -> Arc<dyn Bus> {
-    Arc::new(MemoryBus::new(&topics::LAYOUT))
-}
 
 #[tokio::test]
 async fn a_worker_is_registered_reports_its_load_and_leaves_with_its_adapter() {
@@ -119,7 +53,7 @@ async fn a_worker_warms_up_serves_and_is_gone_when_nobody_answers() {
     running.until(in_state(TargetState::Ready)).await;
     stub.stop().await;
     running.until(in_state(TargetState::Gone)).await;
-    let answer = running.dispatch.call(models_of_w1(), Bytes::new()).await;
+    let answer = running.dispatch.call(get("/v1/models"), Bytes::new()).await;
     let error = answer.err().unwrap();
     assert!(matches!(error, DispatchError::UnknownWorker { .. }));
 }
@@ -129,20 +63,9 @@ async fn a_call_right_after_the_start_waits_for_the_workers_first_answer() {
     let stub = Stub::start(0, 1).await;
     let running = Running::start(&stub, memory());
 
-    let answer = running.dispatch.call(models_of_w1(), Bytes::new()).await;
+    let answer = running.dispatch.call(get("/v1/models"), Bytes::new()).await;
 
     assert_eq!(answer.unwrap().0.status, 200);
-}
-
-fn models_of_w1() -> CallHead {
-    CallHead {
-        worker: "w1".parse().unwrap(),
-        dp_rank: None,
-        method: "GET".to_owned(),
-        path: "/v1/models".to_owned(),
-        headers: Vec::new(),
-        usage_injected: false,
-    }
 }
 
 #[tokio::test]
