@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import Process, answers, free_ports, get, get_object, post, say, until
+from harness import Process, answers, expect, free_ports, get, get_object, post, say, until
 
 MODEL = "tiny"
 RANKS = 2
@@ -111,7 +111,8 @@ class Engine:
 
     def clear(self) -> None:
         """Makes every rank forget its cache."""
-        post(f"{self.url}/reset_prefix_cache")
+        cleared = post(f"{self.url}/reset_prefix_cache")["success"]
+        expect(cleared, f"vLLM {self._name} forgets when it is told to")
 
     def finished(self) -> Counter[int]:
         """Requests that each rank has finished, by its own count."""
