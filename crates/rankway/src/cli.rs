@@ -1,26 +1,29 @@
 //! The command line: words, flags and their help.
 
+mod values;
+
 use std::net::SocketAddr;
-use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
-use domain::DecisionId;
-use http::Uri;
 use placement::Policy;
 use worker_adapter::EngineUrl;
 
+pub(crate) use self::values::distinct;
+use self::values::{address, admin_url, decision_id, number, whole};
 use crate::failure::Failure;
 use crate::{config, demo, explain, fake_engine, index, replay, up};
 
 /// Seconds that `up` may be told to wait for its first engine: up to a day.
 pub(crate) const ENGINE_WAIT_SECONDS: RangeInclusive<u64> = 1..=86_400;
+/// How many times faster than real time a fake engine may live.
+const SPEED_UP: RangeInclusive<f64> = 1e-3..=1e6;
 /// The most tokens of one block: far more than any engine's.
-const BLOCK_TOKENS: i64 = 65_536;
+const BLOCK_TOKENS: u64 = 65_536;
 /// The most blocks of one simulated rank; each takes some 50 bytes from the start.
-const RANK_BLOCKS: i64 = 1 << 24;
+const RANK_BLOCKS: u64 = 1 << 24;
 /// The most blocks of all simulated ranks together, for the same reason.
 const FLEET_BLOCKS: u64 = 1 << 25;
 
@@ -62,7 +65,7 @@ enum Command {
 Runs the same seeded agent workload through each policy, over real sockets, and compares what the
 fleet took from its caches with what it could have.")]
 pub(crate) struct DemoArgs {
-    /// Policies to run, in this order
+    /// Policies to run, in this order, of kv, round_robin, random, target_round_robin, power_of_two
     #[arg(
         long,
         value_delimiter = ',',
@@ -70,16 +73,23 @@ pub(crate) struct DemoArgs {
         env = "RANKWAY_DEMO_POLICY"
     )]
     pub(crate) policy: Vec<Policy>,
-    /// Conversations of the workload; the engines' caches grow with it
+    /// Conversations that are begun; their sub-agents add to them, and the engines' caches grow with all
     #[arg(
         long,
         default_value_t = 32,
-        value_parser = clap::value_parser!(u32).range(1..=512),
+        allow_negative_numbers = true,
+        value_parser = whole::<u32>(1..=512),
         env = "RANKWAY_DEMO_CONVERSATIONS"
     )]
     pub(crate) conversations: u32,
     /// Seed of the workload
-    #[arg(long, default_value_t = 1, env = "RANKWAY_DEMO_SEED")]
+    #[arg(
+        long,
+        default_value_t = 1,
+        allow_negative_numbers = true,
+        value_parser = whole::<u64>(0..=u64::MAX),
+        env = "RANKWAY_DEMO_SEED"
+    )]
     pub(crate) seed: u64,
     /// Print one JSON object a line instead of text; the last line is the summary
     #[arg(long)]
@@ -109,10 +119,10 @@ pub(crate) struct SettingsArgs {
     )]
     pub(crate) worker_urls: Vec<EngineUrl>,
     /// Address of the OpenAI-compatible API [default: 127.0.0.1:8080]
-    #[arg(long, value_name = "ADDRESS", env = "RANKWAY_LISTEN")]
+    #[arg(long, value_name = "ADDRESS", env = "RANKWAY_LISTEN", value_parser = address)]
     pub(crate) listen: Option<SocketAddr>,
     /// Address of the admin API [default: 127.0.0.1:8090]
-    #[arg(long, value_name = "ADDRESS", env = "RANKWAY_ADMIN_LISTEN")]
+    #[arg(long, value_name = "ADDRESS", env = "RANKWAY_ADMIN_LISTEN", value_parser = address)]
     pub(crate) admin_listen: Option<SocketAddr>,
     /// Bearer token that the admin API asks for; required where its address is not a loopback one
     #[arg(
@@ -123,7 +133,7 @@ pub(crate) struct SettingsArgs {
         value_parser = NonEmptyStringValueParser::new()
     )]
     pub(crate) admin_token: Option<String>,
-    /// Routing policy [default: kv]
+    /// Routing policy: kv, round_robin, random, target_round_robin or power_of_two [default: kv]
     #[arg(long, env = "RANKWAY_POLICY")]
     pub(crate) policy: Option<Policy>,
     /// Folder for the log, the index and the bindings [default: rankway-data]
@@ -134,7 +144,8 @@ pub(crate) struct SettingsArgs {
         long,
         value_name = "SECONDS",
         env = "RANKWAY_ENGINE_WAIT_SECONDS",
-        value_parser = clap::value_parser!(u64).range(ENGINE_WAIT_SECONDS)
+        allow_negative_numbers = true,
+        value_parser = whole::<u64>(ENGINE_WAIT_SECONDS)
     )]
     pub(crate) engine_wait_seconds: Option<u64>,
 }
@@ -149,7 +160,8 @@ pub(crate) struct FakeEngineArgs {
         long,
         value_name = "ADDRESS",
         default_value = "127.0.0.1:8000",
-        env = "RANKWAY_FAKE_LISTEN"
+        env = "RANKWAY_FAKE_LISTEN",
+        value_parser = address
     )]
     pub(crate) listen: SocketAddr,
     /// Name of the model
@@ -160,7 +172,8 @@ pub(crate) struct FakeEngineArgs {
         long,
         default_value_t = 4,
         env = "RANKWAY_FAKE_DP",
-        value_parser = clap::value_parser!(u32).range(1..=256)
+        allow_negative_numbers = true,
+        value_parser = whole::<u32>(1..=256)
     )]
     pub(crate) dp: u32,
     /// Tokens per KV-cache block
@@ -168,7 +181,8 @@ pub(crate) struct FakeEngineArgs {
         long,
         default_value_t = 16,
         env = "RANKWAY_FAKE_BLOCK_SIZE",
-        value_parser = clap::value_parser!(u32).range(1..=BLOCK_TOKENS)
+        allow_negative_numbers = true,
+        value_parser = whole::<u32>(1..=BLOCK_TOKENS)
     )]
     pub(crate) block_size: u32,
     /// KV-cache blocks of each rank
@@ -176,28 +190,54 @@ pub(crate) struct FakeEngineArgs {
         long,
         default_value_t = 8192,
         env = "RANKWAY_FAKE_KV_BLOCKS",
-        value_parser = clap::value_parser!(u32).range(1..=RANK_BLOCKS)
+        allow_negative_numbers = true,
+        value_parser = whole::<u32>(1..=RANK_BLOCKS)
     )]
     pub(crate) kv_blocks: u32,
     /// Port on which rank 0 publishes KV events, rank r on port + r; 0 takes free ones
-    #[arg(long, default_value_t = 0, env = "RANKWAY_FAKE_KV_EVENTS_PORT")]
+    #[arg(
+        long,
+        default_value_t = 0,
+        allow_negative_numbers = true,
+        value_parser = whole::<u16>(0..=65_535),
+        env = "RANKWAY_FAKE_KV_EVENTS_PORT"
+    )]
     pub(crate) kv_events_port: u16,
     /// Port on which rank 0 replays KV events, rank r on port + r; 0 takes free ones
-    #[arg(long, default_value_t = 0, env = "RANKWAY_FAKE_REPLAY_PORT")]
+    #[arg(
+        long,
+        default_value_t = 0,
+        allow_negative_numbers = true,
+        value_parser = whole::<u16>(0..=65_535),
+        env = "RANKWAY_FAKE_REPLAY_PORT"
+    )]
     pub(crate) replay_port: u16,
     /// Prompt tokens that one rank computes in a second
     #[arg(
         long,
         default_value_t = 20_000,
-        value_parser = clap::value_parser!(u32).range(1..),
+        allow_negative_numbers = true,
+        value_parser = whole::<u32>(1..=u32::MAX.into()),
         env = "RANKWAY_FAKE_PREFILL_RATE"
     )]
     pub(crate) prefill_rate: u32,
     /// How many times faster than that time passes
-    #[arg(long, default_value_t = 1.0, env = "RANKWAY_FAKE_SPEED_UP")]
+    #[arg(
+        long,
+        default_value_t = 1.0,
+        allow_negative_numbers = true,
+        value_parser = number(SPEED_UP),
+        env = "RANKWAY_FAKE_SPEED_UP"
+    )]
     pub(crate) speed_up: f64,
     /// Seed of the answers
-    #[arg(long, default_value_t = 0, env = "RANKWAY_FAKE_SEED")]
+    #[arg(
+        long,
+        default_value_t = 0,
+        allow_negative_numbers = true,
+        value_parser = whole::<u64>(0..=u64::MAX),
+        env = "RANKWAY_FAKE_SEED"
+    )]
     pub(crate) seed: u64,
 }
 
@@ -208,7 +248,7 @@ pub(crate) struct ReplayArgs {
     /// The trace; `sample` is the one that comes with Rankway
     #[arg(value_name = "TRACE")]
     pub(crate) trace: PathBuf,
-    /// Policies to compare
+    /// Policies to compare, of kv, round_robin, random, target_round_robin, power_of_two
     #[arg(
         long,
         value_delimiter = ',',
@@ -220,7 +260,8 @@ pub(crate) struct ReplayArgs {
     #[arg(
         long,
         default_value_t = 4,
-        value_parser = clap::value_parser!(u32).range(1..=256),
+        allow_negative_numbers = true,
+        value_parser = whole::<u32>(1..=256),
         env = "RANKWAY_REPLAY_WORKERS"
     )]
     pub(crate) workers: u32,
@@ -228,7 +269,8 @@ pub(crate) struct ReplayArgs {
     #[arg(
         long,
         default_value_t = 4,
-        value_parser = clap::value_parser!(u32).range(1..=64),
+        allow_negative_numbers = true,
+        value_parser = whole::<u32>(1..=64),
         env = "RANKWAY_REPLAY_RANKS"
     )]
     pub(crate) ranks: u32,
@@ -236,7 +278,8 @@ pub(crate) struct ReplayArgs {
     #[arg(
         long,
         default_value_t = 6000,
-        value_parser = clap::value_parser!(u32).range(1..=RANK_BLOCKS),
+        allow_negative_numbers = true,
+        value_parser = whole::<u32>(1..=RANK_BLOCKS),
         env = "RANKWAY_REPLAY_KV_BLOCKS"
     )]
     pub(crate) kv_blocks: u32,
@@ -244,27 +287,47 @@ pub(crate) struct ReplayArgs {
     #[arg(
         long,
         default_value_t = 512,
-        value_parser = clap::value_parser!(u32).range(1..=BLOCK_TOKENS),
+        allow_negative_numbers = true,
+        value_parser = whole::<u32>(1..=BLOCK_TOKENS),
         env = "RANKWAY_REPLAY_BLOCK_SIZE"
     )]
     pub(crate) block_size: u32,
     /// Prompt tokens that one rank computes in a second
-    #[arg(long, default_value_t = 2200.0, env = "RANKWAY_REPLAY_PREFILL_RATE")]
+    #[arg(
+        long,
+        default_value_t = 2200.0,
+        allow_negative_numbers = true,
+        value_parser = number(1.0..=1e9),
+        env = "RANKWAY_REPLAY_PREFILL_RATE"
+    )]
     pub(crate) prefill_rate: f64,
     /// Tokens that one rank computes in one pass at most
     #[arg(
         long,
         default_value_t = 2048,
-        value_parser = clap::value_parser!(u32).range(1..),
+        allow_negative_numbers = true,
+        value_parser = whole::<u32>(1..=u32::MAX.into()),
         env = "RANKWAY_REPLAY_PASS_TOKENS"
     )]
     pub(crate) pass_tokens: u32,
     /// Seed of every draw
-    #[arg(long, default_value_t = 1, env = "RANKWAY_REPLAY_SEED")]
+    #[arg(
+        long,
+        default_value_t = 1,
+        allow_negative_numbers = true,
+        value_parser = whole::<u64>(0..=u64::MAX),
+        env = "RANKWAY_REPLAY_SEED"
+    )]
     pub(crate) seed: u64,
     /// Replay only the first N requests
-    #[arg(long, value_name = "N", env = "RANKWAY_REPLAY_LIMIT")]
-    pub(crate) limit: Option<NonZeroUsize>,
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        value_parser = whole::<usize>(1..=u64::MAX),
+        env = "RANKWAY_REPLAY_LIMIT"
+    )]
+    pub(crate) limit: Option<usize>,
     /// Print one JSON object a line instead of text; the last line is the summary
     #[arg(long)]
     pub(crate) json: bool,
@@ -357,24 +420,6 @@ impl Cli {
             Command::Index(args) => index::run(args),
             Command::Config(args) => config::run(args),
         }
-    }
-}
-
-fn decision_id(text: &str) -> Result<String, String> {
-    match text == "last" || text.parse::<DecisionId>().is_ok() {
-        true => Ok(text.to_owned()),
-        false => Err(
-            "write `last`, or the 32 hexadecimal digits of an answer's x-rankway-decision header"
-                .to_owned(),
-        ),
-    }
-}
-
-fn admin_url(text: &str) -> Result<String, String> {
-    let plain = |it: &Uri| it.scheme_str() == Some("http") && it.authority().is_some();
-    match text.parse::<Uri>() {
-        Ok(url) if plain(&url) => Ok(text.to_owned()),
-        _ => Err("write http://host:port, such as http://127.0.0.1:8090".to_owned()),
     }
 }
 

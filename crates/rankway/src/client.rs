@@ -20,8 +20,32 @@ const MAX_ANSWER: usize = 256 << 20;
 pub(crate) struct JsonClient {
     client: Client<HttpConnector, Full<Bytes>>,
     token: Option<String>,
+    peer: Peer,
+}
+
+/// Who is asked.
+#[derive(Clone, Copy)]
+enum Peer {
+    Engine,
+    Admin,
+}
+
+impl Peer {
     /// What to do when nobody answers.
-    advice: &'static str,
+    const fn advice(self) -> &'static str {
+        match self {
+            Self::Engine => "is the engine running?",
+            Self::Admin => "start `rankway up`, or correct --admin-url",
+        }
+    }
+
+    /// What to think of an answer that makes no sense.
+    const fn doubt(self) -> &'static str {
+        match self {
+            Self::Engine => "is this a fake engine? others do not say what they hold",
+            Self::Admin => "is this Rankway's admin API? correct --admin-url",
+        }
+    }
 }
 
 /// The error of Rankway's API, as far as it is shown.
@@ -36,31 +60,31 @@ struct Refused {
 }
 
 impl JsonClient {
-    fn new(token: Option<String>, advice: &'static str) -> Self {
+    fn new(token: Option<String>, peer: Peer) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         Self {
             client: Client::builder(TokioExecutor::new()).build(connector),
             token,
-            advice,
+            peer,
         }
     }
 
     /// A client of engines.
     pub(crate) fn of_engines() -> Self {
-        Self::new(None, "is the engine running?")
+        Self::new(None, Peer::Engine)
     }
 
     /// A client of the admin API.
     pub(crate) fn of_admin(args: &AdminArgs) -> Self {
-        let advice = "start `rankway up`, or correct --admin-url";
-        Self::new(args.admin_token.clone(), advice)
+        Self::new(args.admin_token.clone(), Peer::Admin)
     }
 
     /// Asks and reads the answer as JSON; a status other than 200 is an error that quotes the answer.
     pub(crate) async fn get<T: DeserializeOwned>(&self, url: &str) -> anyhow::Result<T> {
         let body = self.fetch(url, "application/json").await?;
-        serde_json::from_slice(&body).with_context(|| format!("understand the answer of {url}"))
+        serde_json::from_slice(&body)
+            .with_context(|| format!("understand the answer of {url} ({})", self.peer.doubt()))
     }
 
     /// Asks and reads the answer as text.
@@ -80,7 +104,7 @@ impl JsonClient {
             .with_context(|| format!("{url:?} is no URL: write http://host:port"))?;
         let response = self.client.request(request).await;
         let response =
-            response.with_context(|| format!("nobody answers at {url}: {}", self.advice))?;
+            response.with_context(|| format!("nobody answers at {url}: {}", self.peer.advice()))?;
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_ANSWER)
             .collect()
@@ -88,16 +112,35 @@ impl JsonClient {
         let body = body
             .map_err(|error| anyhow::anyhow!("read the answer of {url}: {error}"))?
             .to_bytes();
-        if status == StatusCode::UNAUTHORIZED {
-            bail!("{url} asks for the admin token: give --admin-token");
-        }
         if status != StatusCode::OK {
-            let answer = match serde_json::from_slice::<Refusal>(&body) {
-                Ok(refusal) => refusal.error.message,
-                Err(_) => String::from_utf8_lossy(&body).trim().to_owned(),
-            };
-            bail!("{url} answered {status}: {answer}");
+            bail!("{url} {}", self.refusal(url, status, &body));
         }
         Ok(body)
     }
+
+    /// What an answer of another status than 200 means.
+    fn refusal(&self, url: &str, status: StatusCode, body: &[u8]) -> String {
+        if status == StatusCode::UNAUTHORIZED {
+            return match self.token {
+                Some(_) => "has another admin token: the token is not the one that is set".into(),
+                None => "asks for the admin token: give --admin-token".into(),
+            };
+        }
+        let refusal = serde_json::from_slice::<Refusal>(body).ok();
+        // Who does not know the path is somebody else.
+        let unknown = |it: &Refusal| it.error.message.split(' ').any(|word| is_path(word, url));
+        if status.is_client_error() && refusal.as_ref().is_none_or(unknown) {
+            return format!("answered {status}: {}", self.peer.doubt());
+        }
+        let answer = match refusal {
+            Some(refusal) => refusal.error.message,
+            None => String::from_utf8_lossy(body).trim().to_owned(),
+        };
+        format!("answered {status}: {answer}")
+    }
+}
+
+/// Whether `word` is the path of `url`.
+fn is_path(word: &str, url: &str) -> bool {
+    word.len() > 1 && word.starts_with('/') && url.ends_with(word)
 }

@@ -15,7 +15,7 @@ pub(crate) fn run(args: ConfigArgs) -> Result<(), Failure> {
             print_line("the settings are good")?;
         }
         ConfigCommand::Show { settings, json } => {
-            let settings = Settings::load(&settings)?.without_secrets();
+            let settings = Settings::read(&settings)?.without_secrets();
             if json {
                 print_json(&settings)?;
             } else {

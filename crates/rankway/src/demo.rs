@@ -8,9 +8,10 @@ use std::time::Duration;
 use fleet_sim::{AgentX, Conversation, working_set};
 use placement::Policy;
 use serde::Serialize;
+use tokio::time::Instant;
 
-use self::pass::{Fleet, PassReport};
-use crate::cli::DemoArgs;
+use self::pass::{Fleet, PassReport, Place};
+use crate::cli::{DemoArgs, distinct};
 use crate::failure::Failure;
 use crate::report::{Comparison, PolicyReport, print_json, print_line};
 
@@ -75,13 +76,21 @@ pub(crate) fn run(args: DemoArgs) -> Result<(), Failure> {
     let conversations = workload.conversations();
     let fleet = fleet(&conversations, args.seed);
     if !args.json {
-        introduce(&conversations, &fleet)?;
+        introduce(args.conversations, &conversations, &fleet)?;
     }
     let runtime = crate::runtime()?;
     let mut passes = Vec::new();
-    for policy in &args.policy {
-        let Some(pass) = runtime.block_on(pass::run(*policy, &fleet, &conversations))? else {
-            return Err(anyhow::anyhow!("interrupted").into());
+    let policies = distinct(&args.policy);
+    let started = Instant::now();
+    for (number, policy) in policies.iter().enumerate() {
+        let place = Place {
+            policy: *policy,
+            number,
+            of: policies.len(),
+            started,
+        };
+        let Some(pass) = runtime.block_on(pass::run(place, &fleet, &conversations))? else {
+            return Err(Failure::Interrupted);
         };
         if args.json {
             print_json(&pass.policy)?;
@@ -105,14 +114,13 @@ fn fleet(conversations: &[Conversation], seed: u64) -> Fleet {
     }
 }
 
-fn introduce(conversations: &[Conversation], fleet: &Fleet) -> anyhow::Result<()> {
+fn introduce(begun: u32, conversations: &[Conversation], fleet: &Fleet) -> anyhow::Result<()> {
     let turns: usize = conversations.iter().map(|it| it.turns.len()).sum();
     let all = conversations.iter().flat_map(|it| &it.turns);
     let tokens: usize = all.map(|it| it.prompt.len()).sum();
     print_line(&format!(
-        "{} agent conversations, {turns} requests, {:.1} M input tokens (AgentX figures, 1:16)\n\
-         {ENGINES} fake vLLM engines x {RANKS} attention-DP ranks, {} KV blocks of {BLOCK_SIZE} each; {ROUTERS} routers, every turn at the other one\n",
-        conversations.len(),
+        "{begun} agent conversations and {} of their sub-agents (AgentX figures, 1:16):\n         {turns} requests, {:.1} M input tokens for each policy\n         {ENGINES} fake vLLM engines x {RANKS} attention-DP ranks, {} KV blocks of {BLOCK_SIZE} each;\n         {ROUTERS} routers, every turn at the other one\n",
+        conversations.len().saturating_sub(begun as usize),
         tokens as f64 / 1e6,
         fleet.kv_blocks,
     ))
@@ -120,7 +128,8 @@ fn introduce(conversations: &[Conversation], fleet: &Fleet) -> anyhow::Result<()
 
 fn conclude(args: &DemoArgs, passes: Vec<PassReport>) -> Result<(), Failure> {
     let checks = Checks::of(&passes);
-    let kept: Vec<String> = passes.iter().map(PassReport::describe).collect();
+    let ours = passes.iter().find(|it| it.policy.policy == Policy::Kv);
+    let kept = ours.and_then(PassReport::describe);
     let comparison = Comparison {
         workload: "agentx 1:16".to_owned(),
         policies: passes.into_iter().map(|it| it.policy).collect(),
@@ -134,8 +143,12 @@ fn conclude(args: &DemoArgs, passes: Vec<PassReport>) -> Result<(), Failure> {
         })?;
     } else {
         print_line(&comparison.table())?;
-        for line in kept {
-            print_line(&line)?;
+        let said: Vec<String> = comparison.headline().into_iter().chain(kept).collect();
+        if !said.is_empty() {
+            print_line(&said.join(";\n  "))?;
+        }
+        if let Some(note) = comparison.index_error_note() {
+            print_line(note)?;
         }
         print_line(NEXT)?;
     }
@@ -146,11 +159,17 @@ fn conclude(args: &DemoArgs, passes: Vec<PassReport>) -> Result<(), Failure> {
     }
 }
 
+/// The ports and commands of the README.
 const NEXT: &str = "
 try next:
-  cargo run --release -- replay sample            # a public trace through three policies, in seconds
-  cargo run --release -- fake-engine --listen 127.0.0.1:8000   # an engine of four ranks ...
-  cargo run --release -- up --worker-urls http://127.0.0.1:8000   # ... and Rankway before it, on :8080";
+  cargo build --release
+  target/release/rankway replay sample
+  target/release/rankway fake-engine --listen 127.0.0.1:8001 &
+  target/release/rankway fake-engine --listen 127.0.0.1:8002 &
+  target/release/rankway up \\
+    --worker-urls http://127.0.0.1:8001,http://127.0.0.1:8002
+in a second terminal:
+  target/release/rankway index verify";
 
 /// The share of the ceiling that `kv` is held to.
 const KV_GOAL: f64 = 0.95;

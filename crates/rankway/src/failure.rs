@@ -7,6 +7,8 @@ use std::process::ExitCode;
 pub(crate) const WRONG_USE: u8 = 2;
 /// The command was right and did not succeed.
 const FAILED: u8 = 1;
+/// Interrupted before its end: what shells say of a command that SIGINT ended.
+const INTERRUPTED: u8 = 130;
 
 /// Why a command did not succeed.
 #[derive(Debug)]
@@ -15,6 +17,8 @@ pub(crate) enum Failure {
     WrongUse(String),
     /// What it depends on did not work.
     Failed(anyhow::Error),
+    /// Somebody ended it early.
+    Interrupted,
 }
 
 impl Failure {
@@ -33,6 +37,7 @@ impl Failure {
         let (line, code) = match self {
             Self::WrongUse(what) => (what.clone(), WRONG_USE),
             Self::Failed(error) => (format!("{error:#}"), FAILED),
+            Self::Interrupted => ("interrupted".to_owned(), INTERRUPTED),
         };
         let line = line.replace('\n', " ");
         // With standard error gone there is nobody left to tell.

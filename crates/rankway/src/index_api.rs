@@ -80,6 +80,9 @@ pub(crate) struct HeldRank {
     pub(crate) digest: String,
 }
 
+/// The state of a rank of which the index knows nothing.
+pub(crate) const UNKNOWN: &str = "unknown";
+
 /// One rank compared.
 #[derive(Debug, Serialize)]
 pub(crate) struct ComparedRank {
@@ -102,7 +105,7 @@ pub(crate) fn compare(worker: &str, held: &HeldAnswer, index: &IndexAnswer) -> V
             .max_by_key(|it| it.epoch);
         let (blocks, digest, state) = match indexed {
             Some(it) => (it.blocks, it.digest.as_str(), it.state.as_str()),
-            None => (0, "0000000000000000", "unknown"),
+            None => (0, "0000000000000000", UNKNOWN),
         };
         ComparedRank {
             worker: worker.to_owned(),

@@ -3,62 +3,120 @@
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
+use terminal_size::{Width, terminal_size_of};
 use tokio::time::Instant;
 
 /// How often the line is rewritten.
 const PERIOD: Duration = Duration::from_millis(200);
 /// How often a line is written where nobody watches, as into a log.
 const PLAIN_PERIOD: Duration = Duration::from_secs(10);
+/// The seconds left that are too few to count, and the share done that goes with them.
+const FEW: f64 = 1.5;
+const NEARLY_ALL: f64 = 0.9;
+/// The share of a run from which on its end can be estimated.
+const ESTIMATED_FROM: f64 = 0.01;
 
-/// A progress line.
+/// A progress line; cleared when dropped.
 pub(crate) struct ProgressLine {
     terminal: bool,
     started: Instant,
     written: Option<Instant>,
 }
 
+/// How far a command is.
+pub(crate) struct Progress<'a> {
+    /// The part of it that runs.
+    pub(crate) what: &'a str,
+    /// How much of that part is done.
+    pub(crate) done: usize,
+    pub(crate) total: usize,
+    /// The share of the whole command that is done, by which its end is estimated.
+    pub(crate) share: f64,
+    pub(crate) details: &'a str,
+}
+
 impl ProgressLine {
-    pub(crate) fn start() -> Self {
+    /// A line of a command that began at `started`.
+    pub(crate) fn since(started: Instant) -> Self {
         Self {
             terminal: std::io::stderr().is_terminal(),
-            started: Instant::now(),
+            started,
             written: None,
         }
     }
 
-    /// Shows `what`, how much of it is done and when it will be, unless it was shown a moment ago.
-    pub(crate) fn show(&mut self, what: &str, done: usize, total: usize, details: &str) {
+    /// Shows the progress, unless it was shown a moment ago.
+    pub(crate) fn show(&mut self, progress: &Progress<'_>) {
         let period = if self.terminal { PERIOD } else { PLAIN_PERIOD };
-        if done < total && self.written.is_some_and(|it| it.elapsed() < period) {
-            return;
-        }
-        if done >= total && !self.terminal {
+        if self.written.is_some_and(|it| it.elapsed() < period) {
             return;
         }
         self.written = Some(Instant::now());
-        let share = done as f64 / total.max(1) as f64;
-        let elapsed = self.started.elapsed().as_secs_f64();
-        let left = match share {
-            share if share > 0.01 => format!(", {:.0} s left", elapsed / share - elapsed),
-            _ => String::new(),
-        };
-        let line = format!(
-            "{what}: {done}/{total} ({:.0} %){left}{details}",
-            100.0 * share
-        );
+        let line = progress.line(self.started.elapsed().as_secs_f64());
         // With standard error gone nobody is watching.
         let mut out = std::io::stderr().lock();
         let _ = match self.terminal {
-            true => write!(out, "\r\x1b[K{line}"),
+            true => write!(out, "\r\x1b[K{}", cut(&line)),
             false => writeln!(out, "{line}"),
         };
         let _ = out.flush();
     }
+}
 
-    /// Leaves the terminal on a fresh line.
-    pub(crate) fn end(self) {
+impl Drop for ProgressLine {
+    fn drop(&mut self) {
         if self.terminal && self.written.is_some() {
             let _ = write!(std::io::stderr().lock(), "\r\x1b[K");
         }
+    }
+}
+
+impl Progress<'_> {
+    fn line(&self, elapsed: f64) -> String {
+        let left = match elapsed / self.share - elapsed {
+            _ if self.share < ESTIMATED_FROM => String::new(),
+            left if left < FEW && self.share > NEARLY_ALL => ", finishing".to_owned(),
+            left => format!(", {:.0} s left", left.max(1.0)),
+        };
+        let percent = 100.0 * self.done as f64 / self.total.max(1) as f64;
+        let Self {
+            what,
+            done,
+            total,
+            details,
+            ..
+        } = self;
+        format!("{what}: {done}/{total} ({percent:.0} %){left}{details}")
+    }
+}
+
+/// As much of the line as fits into the terminal, whose last column stays free for the cursor.
+fn cut(line: &str) -> String {
+    let width = terminal_size_of(std::io::stderr());
+    let width = width.map_or(80, |(Width(columns), _)| usize::from(columns));
+    line.chars().take(width.saturating_sub(1)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Progress;
+
+    #[test]
+    fn the_time_left_is_that_of_the_whole_command() {
+        let check = |elapsed, share, says: &str| {
+            let progress = Progress {
+                what: "1/2 kv",
+                done: 3,
+                total: 4,
+                share,
+                details: "",
+            };
+            assert_eq!(progress.line(elapsed), format!("1/2 kv: 3/4 (75 %){says}"));
+        };
+
+        check(30.0, 0.001, "");
+        check(30.0, 0.375, ", 50 s left");
+        check(30.0, 0.99, ", finishing");
+        check(0.1, 0.5, ", 1 s left");
     }
 }

@@ -2,17 +2,18 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use domain::BlockSize;
 use engine_model::StepTime;
 use fleet_sim::{FleetConfig, Report, Trace};
+use service_kit::CancellationToken;
+use tokio::time::Instant;
 
-use crate::cli::{ReplayArgs, check_fleet};
+use crate::cli::{ReplayArgs, check_fleet, distinct};
 use crate::failure::Failure;
-use crate::progress::ProgressLine;
+use crate::progress::{Progress, ProgressLine};
 use crate::report::{Comparison, PolicyReport, Quantiles, print_json, print_line};
 
 /// The first 1,000 requests of the Mooncake arXiv trace; see `traces/README.md`.
@@ -22,22 +23,54 @@ const STEP_BASE: Duration = Duration::from_millis(5);
 /// What each sequence adds to a pass.
 const STEP_PER_SEQUENCE: Duration = Duration::from_micros(100);
 
-/// Runs the command.
+/// Runs the command. An interrupt leaves the computation behind, to end with the process.
 pub(crate) fn run(args: ReplayArgs) -> Result<(), Failure> {
-    let fleet = fleet(&args)?;
-    let trace = read(&args)?;
+    let runtime = crate::runtime()?;
+    let ended = runtime.block_on(async {
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let replayed = tokio::task::spawn_blocking(move || compare(&args, &stopped));
+        tokio::select! {
+            biased;
+            interrupt = tokio::signal::ctrl_c() => {
+                interrupt.context("listen for SIGINT")?;
+                stop.cancel();
+                Err(Failure::Interrupted)
+            }
+            ended = replayed => ended.context("join the replay")?,
+        }
+    });
+    runtime.shutdown_background();
+    ended
+}
+
+fn compare(args: &ReplayArgs, stopped: &CancellationToken) -> Result<(), Failure> {
+    let fleet = fleet(args)?;
+    let trace = read(args)?;
     let ceiling = trace.ceiling_of_hash_ids();
     let mut comparison = Comparison {
         workload: args.trace.display().to_string(),
         policies: Vec::new(),
     };
-    for policy in &args.policy {
-        let mut line = ProgressLine::start();
+    let started = Instant::now();
+    let policies = distinct(&args.policy);
+    for (number, policy) in policies.iter().enumerate() {
+        let what = format!("{}/{} {policy}", number + 1, policies.len());
+        let mut line = ProgressLine::since(started);
         let replayed = fleet_sim::replay(&trace, &fleet, *policy, args.seed, |progress| {
-            let simulated = format!(", simulated time {:.0} s", progress.at.as_secs_f64());
-            line.show(policy.name(), progress.arrived, progress.total, &simulated);
+            if stopped.is_cancelled() {
+                return;
+            }
+            let arrived = progress.arrived as f64 / progress.total.max(1) as f64;
+            line.show(&Progress {
+                what: &what,
+                done: progress.arrived,
+                total: progress.total,
+                share: (number as f64 + arrived) / policies.len() as f64,
+                details: &format!(", simulated time {:.0} s", progress.at.as_secs_f64()),
+            });
         });
-        line.end();
+        drop(line);
         let report = policy_report(&replayed.map_err(Failure::wrong_use)?, ceiling);
         if args.json {
             print_json(&report)?;
@@ -55,6 +88,14 @@ pub(crate) fn run(args: ReplayArgs) -> Result<(), Failure> {
             first_ceiling(&comparison),
         ))?;
         print_line(&comparison.table())?;
+        let headline = comparison.headline();
+        for line in headline
+            .as_deref()
+            .into_iter()
+            .chain(comparison.index_error_note())
+        {
+            print_line(line)?;
+        }
     }
     let errors: u64 = comparison.policies.iter().map(|it| it.errors).sum();
     match errors {
@@ -72,10 +113,6 @@ fn first_ceiling(comparison: &Comparison) -> String {
 }
 
 fn fleet(args: &ReplayArgs) -> Result<FleetConfig, Failure> {
-    if !(1.0..=1e9).contains(&args.prefill_rate) {
-        let why = "--prefill-rate must be between 1 and 1000000000 tokens a second";
-        return Err(Failure::wrong_use(why));
-    }
     if args.policy.is_empty() {
         return Err(Failure::wrong_use("--policy names no policy"));
     }
@@ -106,8 +143,7 @@ fn read(args: &ReplayArgs) -> Result<Trace, Failure> {
         })?;
         Box::new(BufReader::new(file))
     };
-    let limit = args.limit.map(NonZeroUsize::get);
-    let trace = Trace::read(lines, block_size, limit).with_context(|| {
+    let trace = Trace::read(lines, block_size, args.limit).with_context(|| {
         let path = path.display();
         format!("read the trace {path} (`rankway replay --help` shows its format)")
     });

@@ -143,7 +143,8 @@ impl Quantiles {
 }
 
 impl Comparison {
-    /// A table with a row for each policy, then where each one's tokens went.
+    /// A table with a row for each policy, then where each one's tokens went with a column for each. Both are
+    /// at most 80 columns wide.
     pub(crate) fn table(&self) -> String {
         let mut text = String::new();
         let share = |value: Option<f64>| value.map_or("-".to_owned(), |it| format!("{it:.3}"));
@@ -151,19 +152,13 @@ impl Comparison {
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
-            "{:<20}{:>9}{:>8}{:>16}{:>11}{:>11}{:>15}",
-            "policy",
-            "requests",
-            "errors",
-            "of the ceiling",
-            "TTFT p50",
-            "TTFT p99",
-            "work max/mean"
+            "{:<19}{:>9}{:>7}{:>12}{:>10}{:>10}{:>12}",
+            "policy", "requests", "errors", "of ceiling", "TTFT p50", "TTFT p99", "work spread"
         );
         for it in &self.policies {
             let _ = writeln!(
                 text,
-                "{:<20}{:>9}{:>8}{:>16}{:>11}{:>11}{:>15}",
+                "{:<19}{:>9}{:>7}{:>12}{:>10}{:>10}{:>12}",
                 it.policy.name(),
                 it.requests,
                 it.errors,
@@ -173,38 +168,73 @@ impl Comparison {
                 share(it.work_max_over_mean),
             );
         }
-        let _ = writeln!(text, "\nwhere the input tokens went, in percent:");
         let _ = writeln!(
             text,
-            "{:<20}{:>9}{:>8}{:>11}{:>13}{:>10}{:>13}{:>9}{:>13}",
-            "policy",
-            "cached",
-            "cold",
-            "in flight",
-            "unannounced",
-            "capacity",
-            "unavailable",
-            "routing",
-            "index error"
+            "(work spread: what the busiest rank computed over the mean of all)\n"
         );
-        for it in &self.policies {
-            let whole = it.tokens.isl.max(1) as f64;
-            let part = |tokens: i128| format!("{:.1}", 100.0 * tokens as f64 / whole);
-            let _ = writeln!(
-                text,
-                "{:<20}{:>9}{:>8}{:>11}{:>13}{:>10}{:>13}{:>9}{:>13}",
-                it.policy.name(),
-                part(it.tokens.realised.into()),
-                part(it.lost.cold.into()),
-                part(it.lost.in_flight.into()),
-                part(it.lost.unannounced.into()),
-                part(it.lost.capacity.into()),
-                part(it.lost.unavailable.into()),
-                part(it.lost.routing.into()),
-                part(it.lost.index_error.into()),
-            );
+        text + &self.destinations()
+    }
+
+    fn destinations(&self) -> String {
+        let widths = self
+            .policies
+            .iter()
+            .map(|it| it.policy.name().len().max(5) + 2);
+        let widths: Vec<usize> = widths.collect();
+        let row = |title: &str, cells: Vec<String>| {
+            let cells = cells.iter().zip(&widths);
+            let cells = cells.map(|(cell, width)| format!("{cell:>width$}"));
+            format!("{title:<13}{}\n", cells.collect::<String>())
+        };
+        let names = self.policies.iter().map(|it| it.policy.to_string());
+        let mut text = "where the input tokens went, in percent:\n".to_owned();
+        text += &row("", names.collect());
+        let parts: [(&str, fn(&PolicyReport) -> i128); 8] = [
+            ("cached", |it| it.tokens.realised.into()),
+            ("cold", |it| it.lost.cold.into()),
+            ("in flight", |it| it.lost.in_flight.into()),
+            ("unannounced", |it| it.lost.unannounced.into()),
+            ("capacity", |it| it.lost.capacity.into()),
+            ("unavailable", |it| it.lost.unavailable.into()),
+            ("routing", |it| it.lost.routing.into()),
+            ("index error", |it| it.lost.index_error.into()),
+        ];
+        for (title, part) in parts {
+            let percent = |it: &PolicyReport| {
+                let whole = it.tokens.isl.max(1) as f64;
+                format!("{:.1}", 100.0 * part(it) as f64 / whole)
+            };
+            text += &row(title, self.policies.iter().map(percent).collect());
         }
         text
+    }
+
+    /// What `kv` reached, next to the first other policy; none where it did not run.
+    pub(crate) fn headline(&self) -> Option<String> {
+        let is_ours = |it: &&PolicyReport| it.policy == Policy::Kv;
+        let ours = self.policies.iter().find(is_ours)?;
+        let mut said = Vec::new();
+        let other = self.policies.iter().find(|it| !is_ours(it));
+        if let Some(other) = other
+            && let (Some(theirs), Some(mine)) = (other.ttft_ms.p50, ours.ttft_ms.p50)
+        {
+            let name = other.policy.name();
+            said.push(match theirs / mine {
+                ratio if ratio >= 9.95 => format!("{ratio:.0}x lower median TTFT than {name}"),
+                ratio if ratio >= 1.05 => format!("{ratio:.1}x lower median TTFT than {name}"),
+                _ => format!("no lower median TTFT than {name}"),
+            });
+        }
+        if let Some(reached) = ours.realised_over_ceiling {
+            said.push(format!("{reached:.3} of the ceiling"));
+        }
+        Some(format!("kv: {}", said.join(", ")))
+    }
+
+    /// What a negative part means, where there is one.
+    pub(crate) fn index_error_note(&self) -> Option<&'static str> {
+        let negative = self.policies.iter().any(|it| it.lost.index_error < 0);
+        negative.then_some("a negative index error means the engine found more than promised")
     }
 }
 
@@ -227,5 +257,58 @@ pub(crate) fn print_line(line: &str) -> anyhow::Result<()> {
     match writeln!(io::stdout().lock(), "{line}") {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use accounting::Totals;
+    use placement::Policy;
+
+    use super::{Comparison, PolicyReport, Quantiles};
+
+    fn comparison(policies: &[(Policy, f64)]) -> Comparison {
+        let report = |(policy, p50): &(Policy, f64)| {
+            let ttft = Quantiles {
+                p50: Some(*p50),
+                p99: Some(*p50),
+            };
+            PolicyReport::new(*policy, 0, &Totals::default(), ttft, Some(1.0))
+        };
+        Comparison {
+            workload: "test".to_owned(),
+            policies: policies.iter().map(report).collect(),
+        }
+    }
+
+    #[test]
+    fn tables_of_all_policies_fit_into_80_columns() {
+        let table = comparison(&Policy::ALL.map(|it| (it, 123_456.0))).table();
+
+        for line in table.lines() {
+            assert!(line.len() <= 80, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_headline_compares_kv_with_the_first_other_policy() {
+        let check = |policies: &[(Policy, f64)], says: Option<&str>| {
+            assert_eq!(comparison(policies).headline().as_deref(), says);
+        };
+        let (kv, random) = (Policy::Kv, Policy::Random);
+
+        check(&[(random, 1.0)], None);
+        check(
+            &[(kv, 10.0), (random, 134.0), (Policy::RoundRobin, 1.0)],
+            Some("kv: 13x lower median TTFT than random"),
+        );
+        check(
+            &[(random, 15.0), (kv, 10.0)],
+            Some("kv: 1.5x lower median TTFT than random"),
+        );
+        check(
+            &[(random, 9.0), (kv, 10.0)],
+            Some("kv: no lower median TTFT than random"),
+        );
     }
 }

@@ -1,12 +1,13 @@
 //! The settings of `up`: one structure from file, environment and flags.
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::CommandFactory as _;
 use placement::Policy;
 use serde::{Deserialize, Serialize};
-use service_kit::settings::ENVIRONMENT_PREFIX;
+use service_kit::settings::{ENVIRONMENT_PREFIX, Variables};
 use worker_adapter::{EngineUrl, WorkerConfig};
 
 use crate::cli::{Cli, ENGINE_WAIT_SECONDS, SettingsArgs};
@@ -112,9 +113,29 @@ fn flag_variables(command: &clap::Command) -> Vec<String> {
     own.chain(others).collect()
 }
 
+/// Variables of flags, and those of the settings that they stand for.
+const SAME_VARIABLES: &[(&str, &str)] = &[
+    ("RANKWAY_POLICY", "RANKWAY_ROUTER__POLICY"),
+    ("RANKWAY_LISTEN", "RANKWAY_ROUTER__LISTEN"),
+    ("RANKWAY_ADMIN_LISTEN", "RANKWAY_ADMIN__LISTEN"),
+    ("RANKWAY_ADMIN_TOKEN", "RANKWAY_ADMIN__TOKEN"),
+];
+/// Settings whose variables are text even where they read as numbers.
+const TEXTS: &[&str] = &["admin.token", "affinity.secret", "router.default_tenant"];
+
 impl Settings {
-    /// Reads and checks the settings.
+    /// Reads and checks the settings, all that it takes to serve.
     pub(crate) fn load(args: &SettingsArgs) -> Result<Self, Failure> {
+        let settings = Self::read(args)?;
+        if settings.workers.is_empty() && settings.worker_urls.is_empty() {
+            let why = "no engine to route to: give --worker-urls http://host:port, or [[workers]] in the settings file";
+            return Err(Failure::wrong_use(why));
+        }
+        Ok(settings)
+    }
+
+    /// Reads and checks the settings, which may name no engine yet.
+    pub(crate) fn read(args: &SettingsArgs) -> Result<Self, Failure> {
         let flags = Flags {
             data_dir: args.data_dir.as_ref(),
             worker_urls: &args.worker_urls,
@@ -128,17 +149,30 @@ impl Settings {
                 token: args.admin_token.as_deref(),
             },
         };
-        let variables = flag_variables(&Cli::command());
-        let variables: Vec<&str> = variables.iter().map(String::as_str).collect();
-        let settings: Self = service_kit::settings::load(args.config.as_deref(), &variables, flags)
+        let of_flags = flag_variables(&Cli::command());
+        let of_flags: Vec<&str> = of_flags.iter().map(String::as_str).collect();
+        let variables = Variables {
+            flags: &of_flags,
+            same: SAME_VARIABLES,
+            texts: TEXTS,
+        };
+        let settings: Self = service_kit::settings::load(args.config.as_deref(), variables, flags)
             .map_err(Failure::wrong_use)?;
         settings.check()?;
         Ok(settings)
     }
 
     fn check(&self) -> Result<(), Failure> {
-        if self.workers.is_empty() && self.worker_urls.is_empty() {
-            let why = "no engine to route to: give --worker-urls http://host:port, or [[workers]] in the settings file";
+        let mut urls = BTreeSet::new();
+        if let Some(url) = self.worker_urls.iter().find(|it| !urls.insert(*it)) {
+            let why = format!("{url} is given twice in worker_urls (--worker-urls)");
+            return Err(Failure::wrong_use(why));
+        }
+        if clash(self.router.listen, self.admin.listen) {
+            let why = format!(
+                "router.listen and admin.listen are one address, {}: change one (--listen, --admin-listen)",
+                self.admin.listen
+            );
             return Err(Failure::wrong_use(why));
         }
         if !self.admin.listen.ip().is_loopback() && self.admin.token.is_none() {
@@ -181,4 +215,10 @@ impl Settings {
             workers: short.chain(self.workers.iter().cloned()).collect(),
         }
     }
+}
+
+/// Whether two listeners cannot be at these addresses together. Port 0 is a free one each time.
+fn clash(one: SocketAddr, other: SocketAddr) -> bool {
+    let everywhere = one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() != 0 && one.port() == other.port() && (everywhere || one.ip() == other.ip())
 }

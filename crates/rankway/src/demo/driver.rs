@@ -22,6 +22,8 @@ use tokio::time::Instant;
 pub(super) struct TurnResult {
     /// The turn's place in its conversation, from 0.
     pub(super) turn: usize,
+    /// Tokens of its prompt.
+    pub(super) tokens: usize,
     /// From sending to the first byte of the answer's body.
     pub(super) outcome: anyhow::Result<Duration>,
     /// The rank it was sent to, as the router says; none where the engine chose.
@@ -80,6 +82,7 @@ impl Driver {
             // The receiver outlives every conversation, but for an interrupt.
             let _ = results.send(TurnResult {
                 turn,
+                tokens: it.prompt.len(),
                 outcome,
                 target: target.clone(),
                 target_before: target_before.take(),

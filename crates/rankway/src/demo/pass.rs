@@ -20,7 +20,7 @@ use super::QUIET;
 use super::driver::{Driver, Tally};
 use crate::client::JsonClient;
 use crate::index_api::{self, HeldAnswer};
-use crate::progress::ProgressLine;
+use crate::progress::{Progress, ProgressLine};
 use crate::report::{PolicyReport, Quantiles};
 use crate::suite::{Suite, SuiteConfig};
 
@@ -44,6 +44,17 @@ pub(super) struct Fleet {
     pub(super) seed: u64,
 }
 
+/// One policy's place in the demo.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) policy: Policy,
+    /// From 0.
+    pub(super) number: usize,
+    pub(super) of: usize,
+    /// When the first began.
+    pub(super) started: Instant,
+}
+
 /// What a pass measured.
 pub(super) struct PassReport {
     pub(super) policy: PolicyReport,
@@ -61,21 +72,25 @@ impl PassReport {
         self.later_turns > 0 && self.later_turns - self.kept <= self.moved
     }
 
-    pub(super) fn describe(&self) -> String {
-        let name = self.policy.policy.name();
-        match self.later_turns {
-            0 => format!("{name}: the engines chose the ranks"),
-            turns => format!(
-                "{name}: {} of {turns} later turns at the rank of the turn before, {} bindings moved for a reason",
-                self.kept, self.moved
-            ),
+    /// Where later turns went, in words; none where the engines chose the ranks.
+    pub(super) fn describe(&self) -> Option<String> {
+        if self.later_turns == 0 {
+            return None;
         }
+        let mut text = format!(
+            "{} of {} later turns stayed on their rank",
+            self.kept, self.later_turns
+        );
+        if self.moved > 0 {
+            text += &format!(", {} bindings moved for a reason", self.moved);
+        }
+        Some(text)
     }
 }
 
 /// Runs one policy; none when interrupted.
 pub(super) async fn run(
-    policy: Policy,
+    place: Place,
     fleet: &Fleet,
     conversations: &[Conversation],
 ) -> anyhow::Result<Option<PassReport>> {
@@ -93,7 +108,7 @@ pub(super) async fn run(
         .map(|(number, url)| worker(number, url));
     let router = router_api::Config {
         listen: ([127, 0, 0, 1], 0).into(),
-        policy,
+        policy: place.policy,
         ..router_api::Config::default()
     };
     let config = SuiteConfig {
@@ -106,7 +121,7 @@ pub(super) async fn run(
     };
     let suite = Suite::start(config, &process).await?;
     let measured = process
-        .run_until(measure(policy, &suite, &urls, conversations))
+        .run_until(measure(place, &suite, &urls, conversations))
         .await;
     suite.close().await;
     match measured? {
@@ -140,13 +155,14 @@ fn worker(number: usize, url: &str) -> anyhow::Result<WorkerConfig> {
 }
 
 async fn measure(
-    policy: Policy,
+    place: Place,
     suite: &Suite,
     urls: &[String],
     conversations: &[Conversation],
 ) -> anyhow::Result<PassReport> {
+    let policy = place.policy;
     suite.ready(READY_PATIENCE).await?;
-    let mut tally = converse(policy, suite, conversations).await?;
+    let mut tally = converse(place, suite, conversations).await?;
     tally.ttft.sort_unstable();
     let client = JsonClient::of_engines();
     let index_equals_engines = caught_up(suite, &client, urls).await?;
@@ -174,7 +190,7 @@ async fn measure(
 }
 
 async fn converse(
-    policy: Policy,
+    place: Place,
     suite: &Suite,
     conversations: &[Conversation],
 ) -> anyhow::Result<Tally> {
@@ -191,17 +207,27 @@ async fn converse(
         );
     }
     drop(sender);
-    let total: usize = conversations.iter().map(|it| it.turns.len()).sum();
+    let turns = || conversations.iter().flat_map(|it| &it.turns);
+    let total = turns().count();
+    let all_tokens: usize = turns().map(|it| it.prompt.len()).sum();
+    let what = format!("{}/{} {}", place.number + 1, place.of, place.policy);
     let mut tally = Tally::default();
-    let mut line = ProgressLine::start();
-    let mut done = 0;
+    let mut line = ProgressLine::since(place.started);
+    let (mut done, mut tokens) = (0, 0);
     while let Some(result) = results.recv().await {
-        tally.add(result);
         done += 1;
-        let details = live_details(suite, &tally);
-        line.show(policy.name(), done, total, &details);
+        tokens += result.tokens;
+        tally.add(result);
+        let part = tokens as f64 / all_tokens.max(1) as f64;
+        line.show(&Progress {
+            what: &what,
+            done,
+            total,
+            share: (place.number as f64 + part) / place.of as f64,
+            details: &live_details(suite, &tally),
+        });
     }
-    line.end();
+    drop(line);
     while let Some(ended) = running.join_next().await {
         ended.context("join a conversation")?;
     }

@@ -1,5 +1,6 @@
 //! What the command says of itself.
 
+use crate::mistake::POLICIES;
 use crate::process::run;
 
 const COMMANDS: &[&[&str]] = &[
@@ -56,5 +57,19 @@ async fn help_and_version_are_answers() {
         let ended = run(args, &[]).await;
         assert_eq!(ended.code, Some(0), "{args:?}");
         assert!(ended.stdout.contains("rankway"), "{}", ended.stdout);
+    }
+}
+
+#[tokio::test]
+async fn policies_are_named_where_one_is_chosen() {
+    for command in [&["demo"][..], &["up"], &["replay"], &["config", "check"]] {
+        let ended = run(&[command, &["--help"]].concat(), &[]).await;
+
+        let options = options(&ended.stdout);
+        let option = options.iter().find(|it| it.starts_with("--policy"));
+        let option = option.unwrap();
+        for policy in POLICIES {
+            assert!(option.contains(policy), "{command:?}: {option}");
+        }
     }
 }

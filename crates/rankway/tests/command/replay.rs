@@ -1,8 +1,11 @@
 //! `rankway replay`.
 
-use serde_json::Value;
+use std::fs;
 
-use crate::process::run;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::process::{Running, run};
 
 #[tokio::test]
 async fn the_sample_gives_the_same_sane_numbers_each_time() {
@@ -37,4 +40,45 @@ async fn the_sample_gives_the_same_sane_numbers_each_time() {
         reached[2] > reached[0] && reached[2] > reached[1],
         "{reached:?}"
     );
+}
+
+#[tokio::test]
+async fn a_policy_named_twice_runs_once_and_tables_are_80_columns_wide() {
+    let args = "replay sample --limit 50 --policy kv,random,kv";
+    let args: Vec<&str> = args.split(' ').collect();
+
+    let ended = run(&args, &[]).await;
+
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let rows = |name: &str| {
+        ended
+            .stdout
+            .lines()
+            .filter(|it| it.starts_with(name))
+            .count()
+    };
+    assert_eq!((rows("kv "), rows("random "), rows("kv: ")), (1, 1, 1));
+    let (_, tables) = ended.stdout.split_once('\n').unwrap();
+    let widest = tables.lines().map(|it| it.chars().count()).max();
+    assert!(widest.unwrap() <= 80, "{tables}");
+}
+
+#[tokio::test]
+async fn an_interrupt_ends_it_soon() {
+    let folder = TempDir::new().unwrap();
+    let trace = folder.path().join("long");
+    let line = |number: u32| {
+        format!(
+            r#"{{"timestamp":{number},"input_length":5120,"output_length":64,"hash_ids":[{number},1,2,3,4,5,6,7,8,9]}}"#
+        )
+    };
+    let lines: Vec<String> = (0..100_000).map(line).collect();
+    fs::write(&trace, lines.join("\n")).unwrap();
+    let mut running = Running::start(&["replay", trace.to_str().unwrap()]);
+    running.logs("1/3 round_robin").await;
+
+    let (code, took) = running.interrupt().await;
+
+    assert_eq!(code, Some(130));
+    assert!(took.as_secs() < 5, "{took:?}");
 }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use serde_json::Value;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
@@ -164,9 +165,55 @@ async fn the_admin_api_asks_for_its_token() {
         "{}",
         without.stderr
     );
+    let other = run(&args, &[("RANKWAY_ADMIN_TOKEN", "guess")]).await;
+    assert_eq!(other.code, Some(1));
+    let says = "not the one that is set";
+    assert!(other.stderr.contains(says), "{}", other.stderr);
     let deadline = Instant::now() + PATIENCE;
     while run(&args, &[("RANKWAY_ADMIN_TOKEN", "secret")]).await.code != Some(0) {
         assert!(Instant::now() < deadline, "{}", guarded.output());
         sleep(POLL).await;
     }
+}
+
+#[tokio::test]
+async fn an_address_of_somebody_else_is_doubted() {
+    let data = TempDir::new().unwrap();
+    let engine = Engine::start().await;
+    let up = Up::start(data.path(), &[&engine]).await;
+    for url in [&up.api, &engine.url] {
+        for command in [&["explain", "last"][..], &["index", "verify"]] {
+            let ended = run(&[command, &["--admin-url", url]].concat(), &[]).await;
+
+            assert_eq!(ended.code, Some(1));
+            let doubts = ended.stderr.contains("is this Rankway's admin API?");
+            assert!(doubts, "{}", ended.stderr);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_dead_engine_does_not_hide_what_is_known_of_the_others() {
+    let data = TempDir::new().unwrap();
+    let engines = [Engine::start().await, Engine::start().await];
+    let up = Up::start(data.path(), &[&engines[0], &engines[1]]).await;
+    let [dead, healthy] = engines;
+    let (dead_name, healthy_name) = (dead.name().to_owned(), healthy.name().to_owned());
+    dead.kill().await;
+
+    let ended = up.ask(&["index", "verify"]).await;
+    let as_json = up.ask(&["index", "verify", "--json"]).await;
+
+    assert_eq!(ended.code, Some(1));
+    let line = |part: &str| ended.stdout.lines().find(|it| it.starts_with(part));
+    let silent = line(&dead_name).unwrap_or_else(|| panic!("{}", ended.stdout));
+    assert!(silent.contains("not reachable: "), "{silent}");
+    let compared = line(&healthy_name).unwrap_or_else(|| panic!("{}", ended.stdout));
+    assert!(compared.contains("(no events yet), equal"), "{compared}");
+    let summary: Value = serde_json::from_str(as_json.stdout.lines().last().unwrap()).unwrap();
+    assert_eq!(
+        (&summary["ok"], &summary["different"]),
+        (&false.into(), &1.into())
+    );
+    assert_eq!(summary["ranks"], RANKS);
 }

@@ -18,16 +18,31 @@ const WITH_AN_ENGINE: &[(&str, &[&str])] = &[
         "[router]\naffinity = \"soft\"",
         &["router.affinity", "choose hard or off"],
     ),
-    ("[router]\nlisten = \"x\"", &["router.listen"]),
+    (
+        "[router]\nlisten = \"x\"",
+        &["router.listen", "write IP:port"],
+    ),
     (
         "[router]\nmax_body = \"x\"",
-        &["router.max_body", "invalid type"],
+        &["router.max_body", "found text, expected a whole number"],
     ),
     ("[affinity]\nsecret = \"\"", &["affinity.secret is empty"]),
     ("[admin]\ntoken = \"\"", &["admin.token is empty"]),
     (
         "[admin]\nlisten = \"0.0.0.0:1\"",
         &["admin.listen", "admin.token"],
+    ),
+    (
+        "[router]\nlisten = \"127.0.0.1:1\"\n[admin]\nlisten = \"127.0.0.1:1\"",
+        &["router.listen", "admin.listen", "127.0.0.1:1", "change one"],
+    ),
+    (
+        "[[workers]]\nurl = \"http://b:1\"\ndp_size = 0",
+        &["worker b:1", "dp_size = 0", "leave it out"],
+    ),
+    (
+        "[[workers]]\nurl = \"http://b:1\"\ndp_size = 4\nkv_events = \"tcp://b:5\"\nkv_replay = \"tcp://*:8\"",
+        &["kv_events", "kv_replay", "worker b:1", "overlap"],
     ),
     (
         "[[workers]]\nurl = \"a\"",
@@ -42,7 +57,7 @@ const WITH_AN_ENGINE: &[(&str, &[&str])] = &[
 /// Settings as they are, and what is said of them.
 const WHOLE: &[(&str, &[&str])] = &[
     ("", &["--worker-urls", "[[workers]]"]),
-    ("worker_urls = [", &["TOML parse error at line 1"]),
+    ("worker_urls = [", &["no TOML at line 1, column 16"]),
     (
         "worker_url = []",
         &["worker_url", "unknown field", "worker_urls"],
@@ -93,7 +108,7 @@ async fn settings_files_that_cannot_be_used() {
 #[tokio::test]
 async fn variables_that_cannot_be_used() {
     let check = "config check --worker-urls http://a:1";
-    let table: [(&str, &str, &[&str]); 8] = [
+    let table: [(&str, &str, &[&str]); 10] = [
         ("RANKWAY_POLICY", "best", POLICIES),
         ("RANKWAY_ROUTER__POLICY", "best", POLICIES),
         (
@@ -106,7 +121,17 @@ async fn variables_that_cannot_be_used() {
             "x",
             &["router.max_body", "RANKWAY_"],
         ),
-        ("RANKWAY_LISTEN", "x", &["--listen"]),
+        ("RANKWAY_LISTEN", "x", &["--listen", "write IP:port"]),
+        (
+            "RANKWAY_ROUTER__LISTEN",
+            "localhost:8080",
+            &["router.listen", "write IP:port", "RANKWAY_ROUTER__LISTEN"],
+        ),
+        (
+            "RANKWAY_AFFINITY",
+            "1",
+            &["affinity", "found a number, expected a table"],
+        ),
         (
             "RANKWAY_ENGINE_WAIT_SECONDS",
             "x",
@@ -125,6 +150,32 @@ async fn variables_that_cannot_be_used() {
     let filter = ("RANKWAY_LOG", "a=b=c");
     let ended = run(&["up", "--worker-urls", "http://a:1"], &[filter]).await;
     wrong("up", &["log filter", "a=b=c", "info"]).check_answer(&ended, &[filter]);
+}
+
+#[tokio::test]
+async fn two_variables_that_contradict_each_other() {
+    let check = "config check --worker-urls http://a:1";
+    let variables = |other| [("RANKWAY_POLICY", "kv"), ("RANKWAY_ROUTER__POLICY", other)];
+
+    let says = &["RANKWAY_POLICY and RANKWAY_ROUTER__POLICY", "differ"];
+    wrong(check, says).check(&variables("random")).await;
+    let agreed = run(&["config", "show"], &variables("kv")).await;
+
+    assert_eq!(agreed.code, Some(0), "{}", agreed.stderr);
+}
+
+#[tokio::test]
+async fn a_secret_of_digits_is_text_and_is_not_shown() {
+    let variables = [
+        ("RANKWAY_AFFINITY__SECRET", "004711"),
+        ("RANKWAY_ADMIN__TOKEN", "4711"),
+    ];
+
+    let ended = run(&["config", "show"], &variables).await;
+
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(!ended.stdout.contains("4711"), "{}", ended.stdout);
+    assert_eq!(ended.stdout.matches("***").count(), 2, "{}", ended.stdout);
 }
 
 #[tokio::test]

@@ -19,14 +19,21 @@ async fn wrong_flags_and_words() {
         wrong("demo --policy best", POLICIES),
         wrong("demo --policy=", POLICIES),
         wrong("replay sample --policy kv,best", POLICIES),
-        wrong("up --listen nowhere", &["'nowhere'", "--listen"]),
+        wrong(
+            "up --listen nowhere",
+            &["'nowhere'", "--listen", "write IP:port"],
+        ),
+        wrong(
+            "fake-engine --listen 8080",
+            &["--listen", "write IP:port, such as 127.0.0.1:8080"],
+        ),
         wrong(
             "up --admin-listen nowhere",
             &["'nowhere'", "--admin-listen"],
         ),
         wrong(
             "up --engine-wait-seconds 0",
-            &["--engine-wait-seconds", "1..="],
+            &["--engine-wait-seconds", "between 1 and"],
         ),
         wrong(
             "up --worker-urls https://a:1",
@@ -47,14 +54,25 @@ async fn wrong_flags_and_words() {
         ),
         wrong(
             "up --worker-urls http://a:1,http://a:1",
-            &["two workers are named a:1", "id"],
+            &["http://a:1 is given twice", "--worker-urls"],
         ),
         wrong(
             "up --worker-urls http://a:1 --admin-listen 0.0.0.0:0",
             &["loopback", "admin.token", "RANKWAY_ADMIN_TOKEN"],
         ),
         wrong("up --admin-token=", &["--admin-token"]),
-        wrong("demo --conversations 0", &["--conversations", "1..=512"]),
+        wrong(
+            "demo --conversations 0",
+            &["--conversations", "between 1 and 512"],
+        ),
+        wrong(
+            "demo --conversations -1",
+            &["--conversations", "between 1 and 512"],
+        ),
+        wrong(
+            "demo --seed x",
+            &["--seed", "write a whole number, 0 or more"],
+        ),
         wrong("explain a", &["last", "32 hexadecimal digits"]),
         wrong(
             "explain last --admin-url https://a:1",
@@ -73,11 +91,11 @@ async fn wrong_flags_and_words() {
 
 /// Flags of a fake engine, and what is said of them.
 const IMPOSSIBLE_ENGINES: &[(&str, &[&str])] = &[
-    ("--dp 0", &["--dp", "1..=256"]),
-    ("--dp 4294967295", &["--dp", "1..=256"]),
-    ("--block-size 0", &["--block-size", "1..="]),
-    ("--kv-blocks 0", &["--kv-blocks", "1..="]),
-    ("--kv-blocks 4294967295", &["--kv-blocks", "1..="]),
+    ("--dp 0", &["--dp", "between 1 and 256"]),
+    ("--dp 4294967295", &["--dp", "between 1 and 256"]),
+    ("--block-size 0", &["--block-size", "between 1 and"]),
+    ("--kv-blocks 0", &["--kv-blocks", "between 1 and"]),
+    ("--kv-blocks 4294967295", &["--kv-blocks", "between 1 and"]),
     ("--dp 256 --kv-blocks 1000000", &["lower --kv-blocks"]),
     (
         "--kv-events-port 6000 --replay-port 6002",
@@ -85,9 +103,9 @@ const IMPOSSIBLE_ENGINES: &[(&str, &[&str])] = &[
     ),
     ("--kv-events-port 65534", &["kv_events_port", "lower"]),
     ("--kv-events-port 70000", &["--kv-events-port", "65535"]),
-    ("--speed-up 0", &["speed_up", "between"]),
-    ("--speed-up nan", &["speed_up", "between"]),
-    ("--prefill-rate 0", &["--prefill-rate", "1..="]),
+    ("--speed-up 0", &["--speed-up", "write a number between"]),
+    ("--speed-up nan", &["--speed-up", "write a number between"]),
+    ("--prefill-rate 0", &["--prefill-rate", "between 1 and"]),
     ("--model=", &["model", "empty"]),
 ];
 
@@ -113,13 +131,19 @@ async fn traces_that_cannot_be_replayed() {
         (path("binary"), &["binary", "line 1"]),
         (path("empty"), &["empty", "no requests"]),
         (path(""), &["Is a directory"]),
-        ("sample --kv-blocks 0".into(), &["--kv-blocks", "1..="]),
-        ("sample --block-size 0".into(), &["--block-size", "1..="]),
+        (
+            "sample --kv-blocks 0".into(),
+            &["--kv-blocks", "between 1 and"],
+        ),
+        (
+            "sample --block-size 0".into(),
+            &["--block-size", "between 1 and"],
+        ),
         (
             "sample --prefill-rate 0".into(),
             &["--prefill-rate", "between"],
         ),
-        ("sample --limit 0".into(), &["--limit"]),
+        ("sample --limit 0".into(), &["--limit", "1 or more"]),
         (
             "sample --workers 256 --ranks 64 --kv-blocks 1000000".into(),
             &["lower --kv-blocks"],

@@ -1,0 +1,70 @@
+//! Values of flags, each refused in words that say what to write.
+
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+
+use domain::DecisionId;
+use http::Uri;
+use placement::Policy;
+
+/// An address to listen on.
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse()
+        .map_err(|_| "write IP:port, such as 127.0.0.1:8080".to_owned())
+}
+
+/// A whole number in `range`, which `T` can hold.
+pub(super) fn whole<T: TryFrom<u64>>(
+    range: RangeInclusive<u64>,
+) -> impl Fn(&str) -> Result<T, String> + Clone {
+    move |text| {
+        let number = text.parse().ok().filter(|it| range.contains(it));
+        number.and_then(|it| T::try_from(it).ok()).ok_or_else(|| {
+            let (least, most) = (range.start(), range.end());
+            match *most {
+                u64::MAX => format!("write a whole number, {least} or more"),
+                _ => format!("write a whole number between {least} and {most}"),
+            }
+        })
+    }
+}
+
+/// A number in `range`, with or without a fraction.
+pub(super) fn number(range: RangeInclusive<f64>) -> impl Fn(&str) -> Result<f64, String> + Clone {
+    move |text| {
+        let number = text.parse().ok().filter(|it| range.contains(it));
+        let (least, most) = (range.start(), range.end());
+        number.ok_or_else(|| format!("write a number between {least} and {most}"))
+    }
+}
+
+/// A decision's id, or `last`.
+pub(super) fn decision_id(text: &str) -> Result<String, String> {
+    match text == "last" || text.parse::<DecisionId>().is_ok() {
+        true => Ok(text.to_owned()),
+        false => Err(
+            "write `last`, or the 32 hexadecimal digits of an answer's x-rankway-decision header"
+                .to_owned(),
+        ),
+    }
+}
+
+/// Where an admin API is.
+pub(super) fn admin_url(text: &str) -> Result<String, String> {
+    let plain = |it: &Uri| it.scheme_str() == Some("http") && it.authority().is_some();
+    match text.parse::<Uri>() {
+        Ok(url) if plain(&url) => Ok(text.to_owned()),
+        _ => Err("write http://host:port, such as http://127.0.0.1:8090".to_owned()),
+    }
+}
+
+/// The policies in their order, each once.
+pub(crate) fn distinct(policies: &[Policy]) -> Vec<Policy> {
+    let mut distinct = Vec::new();
+    for policy in policies {
+        if !distinct.contains(policy) {
+            distinct.push(*policy);
+        }
+    }
+    distinct
+}
