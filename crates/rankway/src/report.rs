@@ -110,21 +110,38 @@ impl PolicyReport {
         }
     }
 
-    /// Whether the parts of the waterfall sum to what was not realised, to the token.
-    pub(crate) fn adds_up(&self) -> bool {
+    /// The tokens at each of [`DESTINATIONS`].
+    fn destinations(&self) -> [i128; 8] {
         let lost = &self.lost;
-        let unsigned = [
-            lost.cold,
-            lost.in_flight,
-            lost.unannounced,
-            lost.capacity,
-            lost.unavailable,
-            lost.routing,
-        ];
-        let sum = i128::from(unsigned.iter().sum::<u64>()) + i128::from(lost.index_error);
-        sum == i128::from(self.tokens.isl) - i128::from(self.tokens.realised)
+        [
+            self.tokens.realised.into(),
+            lost.cold.into(),
+            lost.in_flight.into(),
+            lost.unannounced.into(),
+            lost.capacity.into(),
+            lost.unavailable.into(),
+            lost.routing.into(),
+            lost.index_error.into(),
+        ]
+    }
+
+    /// Whether they sum to all input tokens, to the token.
+    pub(crate) fn adds_up(&self) -> bool {
+        self.destinations().iter().sum::<i128>() == i128::from(self.tokens.isl)
     }
 }
+
+/// Where input tokens can go.
+const DESTINATIONS: [&str; 8] = [
+    "cached",
+    "cold",
+    "in flight",
+    "unannounced",
+    "capacity",
+    "unavailable",
+    "routing",
+    "index error",
+];
 
 impl Quantiles {
     /// Of durations in ascending order.
@@ -189,20 +206,10 @@ impl Comparison {
         let names = self.policies.iter().map(|it| it.policy.to_string());
         let mut text = "where the input tokens went, in percent:\n".to_owned();
         text += &row("", names.collect());
-        let parts: [(&str, fn(&PolicyReport) -> i128); 8] = [
-            ("cached", |it| it.tokens.realised.into()),
-            ("cold", |it| it.lost.cold.into()),
-            ("in flight", |it| it.lost.in_flight.into()),
-            ("unannounced", |it| it.lost.unannounced.into()),
-            ("capacity", |it| it.lost.capacity.into()),
-            ("unavailable", |it| it.lost.unavailable.into()),
-            ("routing", |it| it.lost.routing.into()),
-            ("index error", |it| it.lost.index_error.into()),
-        ];
-        for (title, part) in parts {
+        for (number, title) in DESTINATIONS.iter().enumerate() {
             let percent = |it: &PolicyReport| {
                 let whole = it.tokens.isl.max(1) as f64;
-                format!("{:.1}", 100.0 * part(it) as f64 / whole)
+                format!("{:.1}", 100.0 * it.destinations()[number] as f64 / whole)
             };
             text += &row(title, self.policies.iter().map(percent).collect());
         }

@@ -20,22 +20,6 @@ async fn wrong_flags_and_words() {
         wrong("demo --policy=", POLICIES),
         wrong("replay sample --policy kv,best", POLICIES),
         wrong(
-            "up --listen nowhere",
-            &["'nowhere'", "--listen", "write IP:port"],
-        ),
-        wrong(
-            "fake-engine --listen 8080",
-            &["--listen", "write IP:port, such as 127.0.0.1:8080"],
-        ),
-        wrong(
-            "up --admin-listen nowhere",
-            &["'nowhere'", "--admin-listen"],
-        ),
-        wrong(
-            "up --engine-wait-seconds 0",
-            &["--engine-wait-seconds", "between 1 and"],
-        ),
-        wrong(
             "up --worker-urls https://a:1",
             &["--worker-urls", "TLS", "http://host:port"],
         ),
@@ -61,6 +45,41 @@ async fn wrong_flags_and_words() {
             &["loopback", "admin.token", "RANKWAY_ADMIN_TOKEN"],
         ),
         wrong("up --admin-token=", &["--admin-token"]),
+        wrong("explain a", &["last", "32 hexadecimal digits"]),
+        wrong(
+            "explain last --admin-url https://a:1",
+            &["--admin-url", "http://host:port"],
+        ),
+        wrong(
+            "explain last --admin-url nonsense",
+            &["--admin-url", "http://host:port"],
+        ),
+        wrong("index verify --admin-url=", &["--admin-url"]),
+    ];
+    for mistake in table {
+        mistake.check(&[]).await;
+    }
+}
+
+#[tokio::test]
+async fn wrong_numbers_and_addresses() {
+    let table = [
+        wrong(
+            "up --listen nowhere",
+            &["'nowhere'", "--listen", "write IP:port"],
+        ),
+        wrong(
+            "fake-engine --listen 8080",
+            &["--listen", "write IP:port, such as 127.0.0.1:8080"],
+        ),
+        wrong(
+            "up --admin-listen nowhere",
+            &["'nowhere'", "--admin-listen"],
+        ),
+        wrong(
+            "up --engine-wait-seconds 0",
+            &["--engine-wait-seconds", "between 1 and"],
+        ),
         wrong(
             "demo --conversations 0",
             &["--conversations", "between 1 and 512"],
@@ -73,16 +92,6 @@ async fn wrong_flags_and_words() {
             "demo --seed x",
             &["--seed", "write a whole number, 0 or more"],
         ),
-        wrong("explain a", &["last", "32 hexadecimal digits"]),
-        wrong(
-            "explain last --admin-url https://a:1",
-            &["--admin-url", "http://host:port"],
-        ),
-        wrong(
-            "explain last --admin-url nonsense",
-            &["--admin-url", "http://host:port"],
-        ),
-        wrong("index verify --admin-url=", &["--admin-url"]),
     ];
     for mistake in table {
         mistake.check(&[]).await;
