@@ -22,11 +22,11 @@ const FLEET: FleetConfig = FleetConfig {
     },
 };
 
-/// Ten conversations whose turns each add two blocks to the one before, and share their first block.
+/// Nine conversations whose turns each add two blocks to the one before, and share their first block.
 fn conversations(turns: u64) -> Trace {
     let mut text = String::new();
     for turn in 0..turns {
-        for conversation in 0..10_u64 {
+        for conversation in 0..9_u64 {
             let own = (0..2 * turn + 4).map(|block| 1_000 * (conversation + 1) + block);
             let ids: Vec<u64> = std::iter::once(0).chain(own).collect();
             let (at, isl) = (turn * 1_000 + conversation * 40, ids.len() * 8 + 3);
@@ -61,14 +61,14 @@ fn every_request_is_served_and_every_token_accounted_for() {
     for policy in Policy::ALL {
         let report = run(&trace, policy);
 
-        assert_eq!((report.requests, report.errors), (100, 0));
+        assert_eq!((report.requests, report.errors), (90, 0));
         let sums = report.totals.measured;
-        assert_eq!((sums.requests, sums.isl.get()), (100, isl));
+        assert_eq!((sums.requests, sums.isl.get()), (90, isl));
         let lost = isl - sums.realised.get();
         assert_eq!(sums.parts.sum(), i64::try_from(lost).unwrap());
         let computed: u64 = report.work.iter().map(|it| it.1.get()).sum();
         assert_eq!(computed, lost - sums.sub_block.get());
-        assert_eq!(report.ttft.len(), 100);
+        assert_eq!(report.ttft.len(), 90);
     }
 }
 
@@ -80,7 +80,7 @@ fn kv_finds_what_turns_in_rotation_miss_and_spreads_the_work() {
     let kv = run(&trace, Policy::Kv);
 
     let ratio = |report: &Report| report.totals.realised_over_ceiling().unwrap();
-    assert!(ratio(&kv) > 0.85, "{}", ratio(&kv));
-    assert!(ratio(&baseline) < 0.7, "{}", ratio(&baseline));
+    assert!(ratio(&kv) > 0.95, "{}", ratio(&kv));
+    assert!(ratio(&baseline) < 0.8, "{}", ratio(&baseline));
     assert!(kv.work.iter().all(|it| it.1.get() > 0));
 }
