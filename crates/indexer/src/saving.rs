@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use domain::{Target, Timestamp};
 use prefix_index::PrefixIndex;
+use service_kit::error_chain;
 use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
@@ -149,21 +150,10 @@ async fn start_over(
     let path: &Path = &config.data_dir;
     let aside = move_aside(path);
     let aside = aside.with_context(|| format!("move {} aside", path.display()))?;
-    let why = format!("{:#}", anyhow::Error::msg(chain(why)));
+    let why = error_chain(why);
     warn!(aside = %aside.display(), why, "unusable index store moved aside; rebuilding");
     let read = read(config).await;
     read.with_context(|| format!("open {}", path.display()))
-}
-
-/// Everything an error says, its causes included.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// On a thread of its own, whose panic is an error: sled panics on some damage.
@@ -323,7 +313,7 @@ impl Saving {
     fn fail(&mut self, why: &StoreError) {
         self.metrics.store_failures.inc();
         error!(
-            why = chain(why),
+            why = error_chain(why),
             "index store failed; nothing is saved until the next start"
         );
         self.store = None;

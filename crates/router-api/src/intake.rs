@@ -8,6 +8,7 @@ use domain::{
 };
 use engine_wire::CLIENT_RANK_HEADERS;
 use routing::Pin;
+use service_kit::error_chain;
 
 use crate::error::ApiError;
 use crate::openai::{Fields, Prompt};
@@ -163,7 +164,7 @@ fn conversation(
     let texts = fields.body_texts();
     let header = |name: &str| headers.get(name).map(|value| value.as_bytes());
     let found = find_conversation(&SourceKind::DEFAULT_ORDER, &header, &texts.ids())
-        .map_err(|error| ApiError::invalid(chain(&error)))?;
+        .map_err(|error| ApiError::invalid(error_chain(&error)))?;
     replica
         .metrics
         .skipped_ids
@@ -203,16 +204,4 @@ fn pin(replica: &Replica, headers: &HeaderMap, model: &ModelName) -> Result<Opti
         Err(_) => return Err(ApiError::invalid(format!("{RANK_HEADER} is not a rank"))),
     };
     Ok(Some(Pin { worker, dp_rank }))
-}
-
-/// An error and its causes, in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

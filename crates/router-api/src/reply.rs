@@ -10,9 +10,9 @@ use futures::{Stream, StreamExt, stream};
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, StatusCode};
 use routing::{Decision, Status};
+use service_kit::error_chain;
 
 use crate::error::ApiError;
-use crate::intake::chain;
 use crate::turn::Turn;
 
 /// What became of a request at its engine, before the client has seen anything of it.
@@ -60,7 +60,7 @@ impl Answer {
     }
 
     fn failed(error: &DispatchError) -> Self {
-        let why = chain(error);
+        let why = error_chain(error);
         let status = match error {
             DispatchError::Connect { .. } | DispatchError::UnknownWorker { .. } => {
                 Status::Unreachable
@@ -139,7 +139,7 @@ impl Passage {
                 self.turn.end(outcome_of(self.status), &end);
                 None
             }
-            Some(Err(error)) => Some(self.broke(chain(&error))),
+            Some(Err(error)) => Some(self.broke(error_chain(&error))),
             None => Some(self.broke("the answer had no end".to_owned())),
         }
     }

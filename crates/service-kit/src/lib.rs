@@ -2,6 +2,7 @@
 
 mod admin;
 mod clock;
+mod error_chain;
 mod health;
 mod process;
 pub mod settings;
@@ -9,6 +10,7 @@ mod telemetry;
 
 pub use admin::{ListenError, admin_routes, listen, protect, serve};
 pub use clock::Clock;
+pub use error_chain::error_chain;
 pub use health::{Component, Health};
 pub use process::{Ended, Process};
 pub use telemetry::{InvalidFilter, init_logging};
