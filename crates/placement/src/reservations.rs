@@ -159,8 +159,8 @@ impl Reservations {
     /// first.
     pub fn pending(&self, target: &Target, now: Timestamp) -> Tokens {
         let left = self.queues.get(target).map_or(0.0, |it| it.left(now));
-        // A float to integer cast saturates; what is left is not negative.
-        Tokens::new(left.ceil() as u64)
+        // Rounded, so that the dust of floating point is no token; the cast saturates, and nothing left is negative.
+        Tokens::new(left.round() as u64)
     }
 
     /// Live reservations at `target`.

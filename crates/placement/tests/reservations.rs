@@ -53,6 +53,23 @@ fn work_falls_at_the_targets_rate_oldest_first() {
 }
 
 #[test]
+fn the_dust_of_floating_point_is_no_token() {
+    let pending = |start_millis: u64, spent_millis: u64| {
+        let mut book = Reservations::default();
+        let start = Timestamp::from_micros(start_millis * 1_000);
+        let lease = start + Duration::from_secs(100);
+        book.reserve(reservation(1, 0, 3_580, lease), RATE, start)
+            .unwrap();
+        book.pending(&target(0), start + Duration::from_millis(spent_millis))
+            .get()
+    };
+    for spent_millis in 0..4_000 {
+        let left = 3_580_u64.saturating_sub(spent_millis);
+        assert_eq!(pending(1_000, spent_millis), left, "after {spent_millis} ms");
+    }
+}
+
+#[test]
 fn a_second_reservation_of_one_decision_moves_the_first() {
     let mut book = Reservations::default();
     let lease = at(100.0);
