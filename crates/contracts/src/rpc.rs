@@ -11,7 +11,7 @@ pub use dispatch::{
     CallEnd, CallHead, CallStream, Dispatch, DispatchError, Down, HttpHead, RankEvidence,
 };
 pub use feed::Feed;
-pub use index::{Index, OverlapAnswer, OverlapRequest, TargetDigest};
+pub use index::{Index, LocateRequest, OverlapAnswer, OverlapRequest, TargetDigest};
 
 /// Why a call between services has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use affinity::{Binding, BindingState, ConversationKey, Evidence, MoveReason, Owner};
 use contracts::{Encoding, FleetEntry, LoadReport, ReservationBatch, ReservationChange};
 use domain::{
-    BlockHash, BlockSize, Capability, DecisionId, DpRank, EngineHash, EngineKind, Epoch, EventSeq,
-    HeaderSpace, Incarnation, KvBatch, KvEndpoints, KvOp, Namespace, RankControl, RankEndpoint,
-    RankLoad, ResetReason, SequenceHash, ServiceInstance, ServiceKind, SessionTag, StoredBlock,
-    StoredBlocks, Target, TargetState, Tier, Timestamp, Tokens, Worker,
+    BlockHash, BlockSize, ByEndpoint, Capability, DecisionId, Distrust, DpRank, Endpoint,
+    EngineHash, EngineKind, Epoch, EventSeq, HeaderSpace, Incarnation, KvBatch, KvEndpoints, KvOp,
+    Namespace, RankControl, RankEndpoint, RankLoad, ResetReason, SequenceHash, ServiceInstance,
+    ServiceKind, SessionTag, StoredBlock, StoredBlocks, Target, TargetState, Tier, Timestamp,
+    Tokens, Worker,
 };
 use proptest::prelude::*;
 
@@ -78,11 +79,16 @@ fn worker() -> Worker {
         start_rank: 4,
         dp_size: 4,
         block_size: BlockSize::new(16).unwrap(),
+        page_size: BlockSize::new(16).unwrap(),
         kv_blocks: Some(10),
         capability: Capability {
-            rank_control: RankControl::Strict,
+            rank_control: ByEndpoint::of(|endpoint| match endpoint {
+                Endpoint::Responses => RankControl::None,
+                Endpoint::Messages => RankControl::FirstTurn,
+                _ => RankControl::Strict,
+            }),
             header_space: HeaderSpace::Local,
-            rank_report: false,
+            rank_report: ByEndpoint::of(|endpoint| endpoint == Endpoint::Chat),
             owns_bindings: true,
         },
         state: TargetState::Draining,
@@ -162,6 +168,11 @@ fn every_record_survives_its_wire_form() {
         kind: ServiceKind::Indexer,
         address: String::new(),
         ready: true,
+        distrust: vec![Distrust {
+            worker: "w1".parse().unwrap(),
+            epoch: Epoch::new(2),
+            endpoint: Endpoint::Embeddings,
+        }],
         lease_until: Timestamp::from_micros(8),
     }));
     survives(&Incarnation {

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::{BlockSize, DpRank, Epoch, InstanceId, ModelName, Timestamp, WorkerId};
+use crate::{
+    BlockSize, ByEndpoint, DpRank, Endpoint, Epoch, InstanceId, ModelName, Timestamp, WorkerId,
+};
 
 /// Where a request can be placed: one rank of one incarnation of one worker. Text form `w1#3/0`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -94,6 +96,8 @@ pub enum EngineKind {
     Sglang,
     /// TensorRT-LLM.
     TensorRtLlm,
+    /// llama.cpp's server, whose slots are its ranks.
+    LlamaCpp,
 }
 
 /// How far a router can decide the rank.
@@ -107,10 +111,10 @@ pub enum RankControl {
     None,
 }
 
-/// How a worker's HTTP front end numbers the ranks in its rank header.
+/// How a worker's HTTP front end numbers the ranks it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HeaderSpace {
-    /// It takes no rank header: one rank, or one endpoint per rank.
+    /// It is asked for none: one rank, or one HTTP endpoint per rank.
     None,
     /// From 0 on each node.
     Local,
@@ -121,14 +125,27 @@ pub enum HeaderSpace {
 /// What may be asked of a worker, apart from how many ranks it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Capability {
-    /// How far the rank can be decided from outside.
-    pub rank_control: RankControl,
+    /// How far the rank can be decided from outside, by endpoint.
+    pub rank_control: ByEndpoint<RankControl>,
     /// How its front end numbers ranks.
     pub header_space: HeaderSpace,
-    /// Whether its answers say which rank ran.
-    pub rank_report: bool,
+    /// Whether its answers say which rank ran, by endpoint.
+    pub rank_report: ByEndpoint<bool>,
     /// Whether it keeps conversations on ranks by itself.
     pub owns_bindings: bool,
+}
+
+impl Capability {
+    /// That of a worker which takes ranks as `control` says on every endpoint, reports none and owns no
+    /// bindings.
+    pub fn uniform(control: RankControl, header_space: HeaderSpace) -> Self {
+        Self {
+            rank_control: ByEndpoint::of(|_| control),
+            header_space,
+            rank_report: ByEndpoint::of(|_| false),
+            owns_bindings: false,
+        }
+    }
 }
 
 /// Where one rank publishes its KV events.
@@ -172,6 +189,9 @@ pub struct Worker {
     pub dp_size: u32,
     /// Tokens per block.
     pub block_size: BlockSize,
+    /// Tokens per page of its cache, as its events count. Smaller than the block size where pages are gathered
+    /// into blocks, else equal to it.
+    pub page_size: BlockSize,
     /// Blocks one rank can hold, where the engine says.
     pub kv_blocks: Option<u64>,
     /// What may be asked of it.
@@ -212,6 +232,18 @@ pub struct Incarnation {
     pub since: Timestamp,
 }
 
+/// A router's finding: this incarnation of a worker runs requests of an endpoint on other ranks than it is asked
+/// for, without a word.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Distrust {
+    /// The worker.
+    pub worker: WorkerId,
+    /// Its incarnation.
+    pub epoch: Epoch,
+    /// The endpoint.
+    pub endpoint: Endpoint,
+}
+
 /// What a service process does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ServiceKind {
@@ -238,6 +270,8 @@ pub struct ServiceInstance {
     pub address: String,
     /// Whether it can answer.
     pub ready: bool,
+    /// The workers it has found to ignore the ranks they are asked for; only of a router.
+    pub distrust: Vec<Distrust>,
     /// Until when this registration holds.
     pub lease_until: Timestamp,
 }

@@ -1,6 +1,7 @@
 //! The words of the domain: who serves, where, which blocks, how much, when. No I/O, no async, no clock.
 
 mod block;
+mod endpoint;
 mod fleet;
 mod ids;
 mod kv;
@@ -15,9 +16,10 @@ pub use block::{
     BlockHash, BlockSize, EngineHash, HashSeed, InvalidBlockSize, Namespace, SequenceHash, Tier,
     block_hashes, sequence_hashes,
 };
+pub use endpoint::{ByEndpoint, Endpoint};
 pub use fleet::{
-    Capability, EngineKind, HeaderSpace, Incarnation, InvalidTarget, KvEndpoints, RankControl,
-    RankEndpoint, ServiceInstance, ServiceKind, Target, TargetState, Worker,
+    Capability, Distrust, EngineKind, HeaderSpace, Incarnation, InvalidTarget, KvEndpoints,
+    RankControl, RankEndpoint, ServiceInstance, ServiceKind, Target, TargetState, Worker,
 };
 pub use ids::{
     ConversationId, DecisionId, DpRank, Epoch, EventSeq, InstanceId, InvalidId, ModelName,

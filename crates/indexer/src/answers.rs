@@ -7,17 +7,27 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 use async_trait::async_trait;
-use contracts::rpc::{CallError, Index, OverlapAnswer, OverlapRequest, TargetDigest};
-use domain::{Target, TargetState, Timestamp};
+use contracts::rpc::{
+    CallError, Index, LocateRequest, OverlapAnswer, OverlapRequest, TargetDigest,
+};
+use domain::{DpRank, Target, TargetState, Timestamp};
 use prefix_index::{Carried, PrefixIndex};
 use service_kit::Clock;
+use tokio::time::{Instant, sleep_until};
 
 use crate::Config;
 
 /// The most blocks of one request: 16 million tokens of 16-token blocks.
 const MAX_REQUEST_BLOCKS: usize = 1 << 20;
+/// The longest that a prefix is waited for: a rank that has said nothing by then is silent.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// How soon a prefix that nobody holds is looked for again, at first and at last: events come within
+/// milliseconds or not for long.
+const FIRST_LOOK_AGAIN: Duration = Duration::from_millis(2);
+const LAST_LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// What readers and the writer share.
 pub(crate) struct Answers {
@@ -71,6 +81,20 @@ impl Answers {
     }
 }
 
+impl Answers {
+    /// The ranks of a worker that hold the block `tail`, and with it all before it that they have not lost.
+    fn holders(&self, request: &LocateRequest) -> Vec<DpRank> {
+        let tail = [request.tail];
+        let overlap = self.read().index.overlap(&request.namespace, &tail);
+        let targets = overlap.groups.into_iter().flat_map(|it| it.targets);
+        let of_worker =
+            targets.filter(|it| it.worker == request.worker && it.epoch == request.epoch);
+        let mut ranks: Vec<DpRank> = of_worker.map(|it| it.dp_rank).collect();
+        ranks.sort_unstable();
+        ranks
+    }
+}
+
 #[async_trait]
 impl Index for Answers {
     async fn overlap(&self, request: OverlapRequest) -> Result<OverlapAnswer, CallError> {
@@ -114,6 +138,19 @@ impl Index for Answers {
             not_ready,
             index_age: self.clock.now().since(level_at),
         })
+    }
+
+    async fn locate(&self, request: LocateRequest) -> Result<Vec<DpRank>, CallError> {
+        let deadline = Instant::now() + request.deadline.min(LONGEST_WAIT);
+        let mut pause = FIRST_LOOK_AGAIN;
+        loop {
+            let ranks = self.holders(&request);
+            if !ranks.is_empty() || deadline <= Instant::now() {
+                return Ok(ranks);
+            }
+            sleep_until(deadline.min(Instant::now() + pause)).await;
+            pause = LAST_LOOK_AGAIN.min(pause * 2);
+        }
     }
 
     async fn digests(&self) -> Result<Vec<TargetDigest>, CallError> {

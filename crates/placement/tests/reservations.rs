@@ -65,7 +65,11 @@ fn the_dust_of_floating_point_is_no_token() {
     };
     for spent_millis in 0..4_000 {
         let left = 3_580_u64.saturating_sub(spent_millis);
-        assert_eq!(pending(1_000, spent_millis), left, "after {spent_millis} ms");
+        assert_eq!(
+            pending(1_000, spent_millis),
+            left,
+            "after {spent_millis} ms"
+        );
     }
 }
 

@@ -183,13 +183,9 @@ fn describe(config: &WorkerConfig, found: Found) -> Result<Worker, ProbeError> {
         start_rank,
         dp_size,
         block_size,
+        page_size: block_size,
         kv_blocks: config.kv_blocks.or(found_blocks),
-        capability: Capability {
-            rank_control,
-            header_space,
-            rank_report: false,
-            owns_bindings: false,
-        },
+        capability: Capability::uniform(rank_control, header_space),
         state: match found.healthy {
             true => TargetState::Ready,
             false => TargetState::Warming,

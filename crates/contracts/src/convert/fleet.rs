@@ -1,9 +1,11 @@
 //! Registrations and incarnations of `fleet.proto`.
 
+use std::collections::BTreeMap;
+
 use domain::{
-    BlockSize, Capability, DpRank, EngineKind, Epoch, HeaderSpace, Incarnation, InstanceId,
-    KvEndpoints, ModelName, RankControl, RankEndpoint, ServiceInstance, ServiceKind, TargetState,
-    Timestamp, Worker, WorkerId,
+    BlockSize, ByEndpoint, Capability, Distrust, DpRank, Endpoint, EngineKind, Epoch, HeaderSpace,
+    Incarnation, InstanceId, KvEndpoints, ModelName, RankControl, RankEndpoint, ServiceInstance,
+    ServiceKind, TargetState, Timestamp, Worker, WorkerId,
 };
 
 use super::{Wire, invalid, read_enum, required, wire, wire_enum};
@@ -13,6 +15,14 @@ wire_enum!(EngineKind, EngineKind, {
     Vllm => Vllm,
     Sglang => Sglang,
     TensorRtLlm => TensorrtLlm,
+    LlamaCpp => LlamaCpp,
+});
+wire_enum!(Endpoint, Endpoint, {
+    Chat => Chat,
+    Completions => Completions,
+    Responses => Responses,
+    Messages => Messages,
+    Embeddings => Embeddings,
 });
 wire_enum!(RankControl, RankControl, {
     Strict => Strict,
@@ -76,6 +86,7 @@ impl Wire for Worker {
             start_rank: self.start_rank,
             dp_size: self.dp_size,
             block_size: self.block_size.get(),
+            page_size: self.page_size.get(),
             kv_blocks: self.kv_blocks,
             capability: Some(capability_to_wire(self.capability)),
             state: wire::TargetState::from(self.state).into(),
@@ -89,6 +100,7 @@ impl Wire for Worker {
         let id = WorkerId::new(&message.id);
         let model = ModelName::new(&message.model);
         let block_size = BlockSize::new(message.block_size);
+        let page_size = BlockSize::new(message.page_size);
         let ranks: Vec<RankEndpoint> = message.zmq.into_iter().map(endpoint_from_wire).collect();
         let kv_endpoints = if ranks.is_empty() {
             KvEndpoints::None
@@ -105,6 +117,7 @@ impl Wire for Worker {
             start_rank: message.start_rank,
             dp_size: message.dp_size,
             block_size: block_size.map_err(|why| invalid::<Self>("block_size", why))?,
+            page_size: page_size.map_err(|why| invalid::<Self>("page_size", why))?,
             kv_blocks: message.kv_blocks,
             capability: capability_from_wire(capability)?,
             state: read_enum::<Self, wire::TargetState, _>("state", message.state)?,
@@ -134,21 +147,36 @@ fn endpoint_from_wire(message: wire::RankEndpoint) -> RankEndpoint {
 }
 
 fn capability_to_wire(capability: Capability) -> wire::Capability {
+    let endpoints = Endpoint::ALL.map(|endpoint| wire::EndpointCapability {
+        endpoint: wire::Endpoint::from(endpoint).into(),
+        rank_control: wire::RankControl::from(*capability.rank_control.get(endpoint)).into(),
+        rank_report: *capability.rank_report.get(endpoint),
+    });
     wire::Capability {
-        rank_control: wire::RankControl::from(capability.rank_control).into(),
         header_space: wire::HeaderSpace::from(capability.header_space).into(),
-        rank_report: capability.rank_report,
         owns_bindings: capability.owns_bindings,
+        endpoints: endpoints.into(),
     }
 }
 
 fn capability_from_wire(message: wire::Capability) -> Result<Capability, DecodeError> {
-    let control = message.rank_control;
+    let mut endpoints = BTreeMap::new();
+    for it in message.endpoints {
+        let endpoint = read_enum::<Worker, wire::Endpoint, Endpoint>("endpoint", it.endpoint)?;
+        let control =
+            read_enum::<Worker, wire::RankControl, RankControl>("rank_control", it.rank_control)?;
+        endpoints.insert(endpoint, (control, it.rank_report));
+    }
+    // An endpoint that its adapter does not know takes no rank and reports none.
+    let known = ByEndpoint::of(|endpoint| {
+        let known = endpoints.get(&endpoint).copied();
+        known.unwrap_or((RankControl::None, false))
+    });
     let space = message.header_space;
     Ok(Capability {
-        rank_control: read_enum::<Worker, wire::RankControl, _>("rank_control", control)?,
+        rank_control: ByEndpoint::of(|endpoint| known.get(endpoint).0),
         header_space: read_enum::<Worker, wire::HeaderSpace, _>("header_space", space)?,
-        rank_report: message.rank_report,
+        rank_report: ByEndpoint::of(|endpoint| known.get(endpoint).1),
         owns_bindings: message.owns_bindings,
     })
 }
@@ -164,19 +192,39 @@ impl Wire for ServiceInstance {
             address: self.address.clone(),
             ready: self.ready,
             lease_until: self.lease_until.as_micros(),
+            distrust: self.distrust.iter().map(distrust_to_wire).collect(),
         }
     }
 
     fn from_wire(message: wire::Service) -> Result<Self, DecodeError> {
         let id = InstanceId::new(&message.id);
+        let distrust = message.distrust.into_iter().map(distrust_from_wire);
         Ok(Self {
             id: id.map_err(|why| invalid::<Self>("id", why))?,
             kind: read_enum::<Self, wire::ServiceKind, _>("kind", message.kind)?,
             address: message.address,
             ready: message.ready,
             lease_until: Timestamp::from_micros(message.lease_until),
+            distrust: distrust.collect::<Result<_, _>>()?,
         })
     }
+}
+
+fn distrust_to_wire(distrust: &Distrust) -> wire::Distrust {
+    wire::Distrust {
+        worker: distrust.worker.to_string(),
+        epoch: distrust.epoch.get(),
+        endpoint: wire::Endpoint::from(distrust.endpoint).into(),
+    }
+}
+
+fn distrust_from_wire(message: wire::Distrust) -> Result<Distrust, DecodeError> {
+    let worker = WorkerId::new(&message.worker);
+    Ok(Distrust {
+        worker: worker.map_err(|why| invalid::<ServiceInstance>("worker", why))?,
+        epoch: Epoch::new(message.epoch),
+        endpoint: read_enum::<ServiceInstance, wire::Endpoint, _>("endpoint", message.endpoint)?,
+    })
 }
 
 impl Wire for Incarnation {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{Namespace, OverlapGroup, SequenceHash, Target, TargetState};
+use domain::{DpRank, Epoch, Namespace, OverlapGroup, SequenceHash, Target, TargetState, WorkerId};
 
 use super::CallError;
 
@@ -12,6 +12,9 @@ use super::CallError;
 pub trait Index: Send + Sync {
     /// Which targets hold how much of a request's leading blocks.
     async fn overlap(&self, request: OverlapRequest) -> Result<OverlapAnswer, CallError>;
+
+    /// Which ranks of a worker hold a prefix. Resolves as soon as one does, or with none at the deadline.
+    async fn locate(&self, request: LocateRequest) -> Result<Vec<DpRank>, CallError>;
 
     /// What the index holds of each live target, for comparison with the engines' own truth.
     async fn digests(&self) -> Result<Vec<TargetDigest>, CallError>;
@@ -26,6 +29,21 @@ pub struct OverlapRequest {
     pub hashes: Vec<SequenceHash>,
     /// Whether the request joins the namespace's carried set, which later ceilings count.
     pub record: bool,
+}
+
+/// A prefix, looked for on the ranks of one worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocateRequest {
+    /// Which index to ask.
+    pub namespace: Namespace,
+    /// The worker.
+    pub worker: WorkerId,
+    /// Its incarnation.
+    pub epoch: Epoch,
+    /// The sequence hash of the prefix's last block, which names all of it.
+    pub tail: SequenceHash,
+    /// How long to wait for a rank that holds it.
+    pub deadline: Duration,
 }
 
 /// What the index knows of one request.

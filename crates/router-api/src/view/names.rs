@@ -42,6 +42,7 @@ pub(super) const fn engine(engine: EngineKind) -> &'static str {
         EngineKind::Vllm => "vllm",
         EngineKind::Sglang => "sglang",
         EngineKind::TensorRtLlm => "tensorrt-llm",
+        EngineKind::LlamaCpp => "llama.cpp",
     }
 }
 

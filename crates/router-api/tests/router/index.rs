@@ -3,8 +3,10 @@
 use std::sync::Mutex;
 
 use async_trait::async_trait;
-use contracts::rpc::{CallError, Index, OverlapAnswer, OverlapRequest, TargetDigest};
-use domain::{Depths, OverlapGroup, Target};
+use contracts::rpc::{
+    CallError, Index, LocateRequest, OverlapAnswer, OverlapRequest, TargetDigest,
+};
+use domain::{Depths, DpRank, OverlapGroup, Target};
 
 #[derive(Default)]
 pub(crate) struct FakeIndex {
@@ -55,6 +57,10 @@ impl Index for FakeIndex {
             Some(answer) => Ok(answer),
             None => std::future::pending().await,
         }
+    }
+
+    async fn locate(&self, _request: LocateRequest) -> Result<Vec<DpRank>, CallError> {
+        Ok(Vec::new())
     }
 
     async fn digests(&self) -> Result<Vec<TargetDigest>, CallError> {

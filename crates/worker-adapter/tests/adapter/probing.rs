@@ -1,6 +1,6 @@
 //! What is found out about an engine, and what is asked of the operator instead.
 
-use domain::{HeaderSpace, KvEndpoints, RankControl, RankEndpoint, TargetState};
+use domain::{Endpoint, HeaderSpace, KvEndpoints, RankControl, RankEndpoint, TargetState};
 use worker_adapter::{Config, EngineUrl, HeaderSpaceName, WorkerConfig, probe};
 
 use crate::stub::Stub;
@@ -21,7 +21,8 @@ async fn an_engine_is_described_by_itself() {
     assert_eq!(worker.kv_blocks, Some(50));
     assert_eq!(worker.state, TargetState::Ready);
     assert_eq!(worker.capability.header_space, HeaderSpace::Global);
-    assert_eq!(worker.capability.rank_control, RankControl::Strict);
+    let control = worker.capability.rank_control;
+    assert_eq!(*control.get(Endpoint::Chat), RankControl::Strict);
     let KvEndpoints::Zmq(endpoints) = worker.kv_endpoints else {
         panic!("it lists its event sources");
     };
@@ -116,7 +117,8 @@ async fn a_front_end_whose_numbering_is_ambiguous_must_be_told() {
     let single = Stub::start(3, 1).await;
     let worker = probe(&single.config()).await.unwrap();
     assert_eq!(worker.capability.header_space, HeaderSpace::None);
-    assert_eq!(worker.capability.rank_control, RankControl::Strict);
+    let control = worker.capability.rank_control;
+    assert_eq!(*control.get(Endpoint::Chat), RankControl::Strict);
 }
 
 #[tokio::test]
