@@ -17,6 +17,20 @@ pub struct Config {
     pub pass_tokens: u32,
     /// How long a pass takes.
     pub step: StepTime,
+    /// How its cache keeps and announces what is computed.
+    pub cache: Cache,
+}
+
+/// How a rank's cache keeps and announces what is computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cache {
+    /// vLLM's: each block is announced when it is full, whether the same content lies elsewhere or not; a
+    /// cleared cache is announced with the next pass.
+    #[default]
+    Blocks,
+    /// SGLang's radix tree: a content lies in one block only; the answer's blocks are announced when the
+    /// request ends; a cleared cache is announced at once.
+    Radix,
 }
 
 /// How long one rank needs for one pass: `base + prefill tokens x per_prefill_token + sequences x

@@ -149,17 +149,13 @@ impl Engine {
         effects
     }
 
-    /// Empties a rank's cache. The effect is reported with the rank's next pass, as vLLM does, so an idle
-    /// rank looks warm until then. A rank out of range has nothing to empty.
-    pub fn clear(&mut self, rank: DpRank) -> Result<(), RankInUse> {
-        let cleared = match self.ranks.get_mut(rank.get() as usize) {
-            Some(it) => it.clear(),
-            None => true,
-        };
-        if cleared {
-            Ok(())
-        } else {
-            Err(RankInUse(rank))
+    /// Empties a rank's cache. With [`Cache::Radix`] the effect is returned; else it is reported with the
+    /// rank's next pass, as vLLM does, so an idle rank looks warm until then. A rank out of range has nothing
+    /// to empty.
+    pub fn clear(&mut self, rank: DpRank) -> Result<Option<Effect>, RankInUse> {
+        match self.ranks.get_mut(rank.get() as usize) {
+            Some(it) => it.clear(self.config.cache),
+            None => Ok(None),
         }
     }
 

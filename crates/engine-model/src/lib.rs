@@ -12,6 +12,9 @@
 //! - Blocks are announced at the end of the pass that filled them, evictions with the pass that needed the
 //!   room, and a cleared cache with the next pass of its rank.
 //!
+//! With [`Cache::Radix`] the last two are SGLang's: a content lies in one block, blocks of an answer are
+//! announced with its last token, and a cleared cache at once.
+//!
 //! What it leaves out: sampling, token ids, groups of layers, host tiers, and the wire.
 
 mod config;
@@ -21,7 +24,7 @@ mod pool;
 mod rank;
 mod request;
 
-pub use config::{Config, StepTime};
+pub use config::{Cache, Config, StepTime};
 pub use effect::{Effect, Pass};
 pub use engine::{Engine, InvalidEngine, RankInUse};
 pub use rank::RankStatus;

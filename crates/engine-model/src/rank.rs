@@ -6,7 +6,7 @@ use std::sync::Arc;
 use domain::{DpRank, SequenceHash, Tokens};
 
 use crate::pool::{BlockIndex, BlockPool};
-use crate::{Config, Effect, Request, RequestId};
+use crate::{Cache, Config, Effect, RankInUse, Request, RequestId};
 
 /// What a rank does at the moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -75,6 +75,11 @@ impl Sequence {
     fn lacks(&self, tokens: u64, block_size: u64) -> u64 {
         let needed = (self.computed + tokens).div_ceil(block_size);
         needed.saturating_sub(self.blocks.len() as u64)
+    }
+
+    /// Whether the pass that has just ended computed all it knows and its next token is its last.
+    fn ends(&self) -> bool {
+        self.computed == self.known() && self.generated + 1 >= self.osl
     }
 
     /// Whether its next tokens are those of a prompt, or of one that is computed again.
@@ -163,15 +168,21 @@ impl Rank {
         self.preempted.retain(|it| *it != id);
     }
 
-    /// Empties the cache; false, and nothing happens, while requests use it.
-    pub(crate) fn clear(&mut self) -> bool {
+    /// Empties the cache, and returns what is to be announced at once. An error, and nothing happens, while
+    /// requests use it.
+    pub(crate) fn clear(&mut self, cache: Cache) -> Result<Option<Effect>, RankInUse> {
         if self.pool.in_use() > 0 {
-            return false;
+            return Err(RankInUse(self.number));
         }
         self.pool.clear_idle();
         self.evicted.clear();
-        self.cleared = true;
-        true
+        match cache {
+            Cache::Blocks => {
+                self.cleared = true;
+                Ok(None)
+            }
+            Cache::Radix => Ok(Some(Effect::Cleared { rank: self.number })),
+        }
     }
 
     /// Decides what the next pass computes, and gets the room for it.
@@ -315,8 +326,15 @@ fn fill_blocks(
     rank: DpRank,
     config: &Config,
 ) -> Option<Effect> {
+    let radix = config.cache == Cache::Radix;
+    if radix && sequence.generated > 0 && !sequence.ends() {
+        return None;
+    }
     let full = (sequence.computed / u64::from(config.block_size.get())) as usize;
     let known = full.min(sequence.chain.len());
+    if radix {
+        share_held(pool, sequence, known);
+    }
     let first = sequence.filled;
     if known <= first {
         return None;
@@ -333,6 +351,19 @@ fn fill_blocks(
         parent: first.checked_sub(1).map(|parent| sequence.chain[parent]),
         blocks,
     })
+}
+
+/// Gives up the blocks before `known` whose content is held elsewhere for those that hold it. What is held is
+/// a prefix: whoever uses a block uses its parents, so no child outlives one.
+fn share_held(pool: &mut BlockPool, sequence: &mut Sequence, known: usize) {
+    while sequence.filled < known {
+        let Some(held) = pool.use_cached(sequence.chain[sequence.filled]) else {
+            return;
+        };
+        let own = std::mem::replace(&mut sequence.blocks[sequence.filled], held);
+        pool.release(own);
+        sequence.filled += 1;
+    }
 }
 
 /// Says what became of a request in a pass that has ended; false when that was its end.

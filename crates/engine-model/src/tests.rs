@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use domain::{BlockSize, DpRank, SequenceHash, Timestamp, Tokens};
 
-use crate::{Config, Effect, Engine, RankInUse, Refused, Request, RequestId, StepTime};
+use crate::{Cache, Config, Effect, Engine, RankInUse, Refused, Request, RequestId, StepTime};
 
 const RANK_0: DpRank = DpRank::new(0);
 const RANK_1: DpRank = DpRank::new(1);
@@ -23,11 +23,20 @@ fn config() -> Config {
             per_prefill_token: Duration::from_millis(2),
             per_sequence: Duration::from_millis(1),
         },
+        cache: Cache::Blocks,
     }
 }
 
 fn engine(ranks: u32) -> Engine {
     Engine::new(config(), ranks).unwrap()
+}
+
+fn radix_engine() -> Engine {
+    let config = Config {
+        cache: Cache::Radix,
+        ..config()
+    };
+    Engine::new(config, 1).unwrap()
 }
 
 fn chain(values: impl IntoIterator<Item = u64>) -> Arc<[SequenceHash]> {
@@ -285,4 +294,48 @@ fn without_a_rank_equals_take_turns_and_the_less_loaded_one_wins() {
         .map(|id| engine.submit(anywhere(id)).unwrap().get())
         .collect();
     assert_eq!(ranks, [2, 0, 2]);
+}
+
+#[test]
+fn a_radix_cache_announces_an_answer_when_its_request_ends() {
+    let mut engine = radix_engine();
+    engine.submit(request(1, 8, 9, [1, 2, 3, 4])).unwrap();
+    let passes = run(&mut engine);
+    let announced: Vec<_> = passes
+        .iter()
+        .map(|pass| stored(std::slice::from_ref(pass)))
+        .filter(|it| !it.is_empty())
+        .collect();
+    assert_eq!(announced, [vec![1, 2], vec![3, 4]]);
+    assert_eq!(stored(&passes[passes.len() - 1..]), [3, 4]);
+}
+
+#[test]
+fn a_radix_cache_holds_and_announces_a_content_once() {
+    let mut engine = radix_engine();
+    // Two at once, and a repeat whose last block is computed again.
+    engine.submit(request(1, 8, 1, [1, 2])).unwrap();
+    engine.submit(request(2, 8, 1, [1, 2])).unwrap();
+    assert_eq!(stored(&run(&mut engine)), [1, 2]);
+    engine.submit(request(3, 8, 1, [1, 2])).unwrap();
+    let repeat = run(&mut engine);
+    assert_eq!((cached(&repeat, 3), stored(&repeat)), (Some(4), vec![]));
+    // Nothing lies twice: 14 more blocks find room, and only the next one evicts.
+    engine.submit(request(4, 56, 1, 10..24)).unwrap();
+    assert_eq!(removed(&run(&mut engine)), Vec::<u64>::new());
+    engine.submit(request(5, 4, 1, [30])).unwrap();
+    assert_eq!(removed(&run(&mut engine)), [2]);
+}
+
+#[test]
+fn a_cleared_radix_cache_is_announced_at_once() {
+    let mut engine = radix_engine();
+    engine.submit(request(1, 8, 1, [1, 2])).unwrap();
+    run(&mut engine);
+    let cleared = Effect::Cleared { rank: RANK_0 };
+    assert_eq!(engine.clear(RANK_0), Ok(Some(cleared.clone())));
+    engine.submit(request(2, 8, 1, [1, 2])).unwrap();
+    let passes = run(&mut engine);
+    assert_eq!(cached(&passes, 2), Some(0));
+    assert!(!passes.concat().contains(&cleared));
 }

@@ -9,7 +9,7 @@ use domain::{BlockHash, BlockSize, DpRank, SequenceHash, Timestamp, Tokens};
 
 use proptest::prelude::*;
 
-use crate::{Config, Effect, Engine, Request, RequestId, StepTime};
+use crate::{Cache, Config, Effect, Engine, Request, RequestId, StepTime};
 
 const BLOCK: u64 = 4;
 const RANKS: u32 = 2;
@@ -103,7 +103,7 @@ struct World {
 }
 
 impl World {
-    fn new() -> Self {
+    fn new(cache: Cache) -> Self {
         let config = Config {
             block_size: BlockSize::new(BLOCK as u32).unwrap(),
             kv_blocks: KV_BLOCKS,
@@ -114,6 +114,7 @@ impl World {
                 per_prefill_token: Duration::from_micros(10),
                 per_sequence: Duration::from_micros(100),
             },
+            cache,
         };
         Self {
             engine: Engine::new(config, RANKS).unwrap(),
@@ -160,7 +161,11 @@ impl World {
             Step::Clear(rank) => {
                 let rank = DpRank::new(rank);
                 let running = self.engine.status(rank).unwrap().running;
-                prop_assert_eq!(self.engine.clear(rank).is_ok(), running == 0);
+                let cleared = self.engine.clear(rank);
+                prop_assert_eq!(cleared.is_ok(), running == 0);
+                if let Ok(Some(Effect::Cleared { rank })) = cleared {
+                    self.sets[rank.get() as usize] = RankSet::default();
+                }
             }
         }
         Ok(())
@@ -213,7 +218,10 @@ impl World {
                 let set = &mut self.sets[rank.get() as usize];
                 let mut parent = *parent;
                 for block in blocks {
-                    *set.copies.entry(*block).or_default() += 1;
+                    let copies = set.copies.entry(*block).or_default();
+                    *copies += 1;
+                    let once = self.engine.config().cache == Cache::Radix;
+                    prop_assert!(!once || *copies == 1, "announced {block:?} twice");
                     if let Some(parent) = parent {
                         prop_assert!(set.copies.contains_key(&parent), "stored an orphan");
                         set.parent.insert(*block, parent);
@@ -299,13 +307,14 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(800))]
 
     #[test]
     fn what_an_engine_reports_adds_up_to_what_it_holds(
+        cache in prop_oneof![Just(Cache::Blocks), Just(Cache::Radix)],
         steps in proptest::collection::vec(step(), 1..160),
     ) {
-        let mut world = World::new();
+        let mut world = World::new(cache);
         for step in &steps {
             world.apply(step)?;
         }

@@ -7,7 +7,7 @@ use domain::{
     ModelName, Namespace, RankControl, RankLoad, SequenceHash, StoredBlock, StoredBlocks, Target,
     TargetState, Tier, Timestamp, Worker, WorkerId,
 };
-use engine_model::{Config, Effect, Engine, InvalidEngine, Request, RequestId};
+use engine_model::{Cache, Config, Effect, Engine, InvalidEngine, Request, RequestId};
 use placement::Place;
 
 use super::{FleetConfig, number_of};
@@ -34,6 +34,7 @@ impl Fleet {
             max_running: MAX_RUNNING,
             pass_tokens: config.pass_tokens,
             step: config.step,
+            cache: Cache::Blocks,
         };
         let engine = |number: u32| {
             let id = WorkerId::new(&format!("w{number}")).expect("a short plain name");
