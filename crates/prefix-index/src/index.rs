@@ -3,9 +3,11 @@
 use std::collections::hash_map::IntoValues;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::AddAssign;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use domain::{DpRank, EngineHash, Epoch, KvOp, StoredBlocks, Target, Tier, WorkerId};
 
+use crate::Reader;
 use crate::holders::{Slot, SlotSet};
 use crate::namespaces::{Block, Namespaces};
 use crate::rank::{Name, Named, Rank, Stored, extend};
@@ -31,6 +33,8 @@ pub struct PrefixIndex {
     free: Vec<Slot>,
     retired: VecDeque<Retired>,
     fences: BTreeMap<WorkerId, Epoch>,
+    /// What readers see.
+    shadow: Option<Arc<RwLock<PrefixIndex>>>,
 }
 
 /// A slot that no target has any more, whose bits are still to be swept out of the blocks.
@@ -120,13 +124,44 @@ impl PrefixIndex {
             free: Vec::new(),
             retired: VecDeque::new(),
             fences: BTreeMap::new(),
+            shadow: None,
         }
+        .with_shadow(departed_bound)
+    }
+
+    fn with_shadow(mut self, departed_bound: usize) -> Self {
+        let shadow = Self {
+            namespaces: Namespaces::new(departed_bound),
+            ranks: BTreeMap::new(),
+            live: SlotSet::default(),
+            slots: 0,
+            free: Vec::new(),
+            retired: VecDeque::new(),
+            fences: BTreeMap::new(),
+            shadow: None,
+        };
+        self.shadow = Some(Arc::new(RwLock::new(shadow)));
+        self
+    }
+
+    pub(crate) fn in_shadow(&self, act: impl FnOnce(&mut Self)) {
+        if let Some(shadow) = &self.shadow {
+            act(&mut shadow.write().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// One more reader.
+    pub fn reader(&self) -> Reader {
+        Reader::new(self.shadow.clone().expect("the index itself has one"))
     }
 
     /// Applies one operation of `target`, which becomes known by it. Only an op of a fenced incarnation is
     /// refused; an unknown block is counted and stops nothing.
     pub fn apply(&mut self, target: &Target, op: &KvOp) -> Result<Applied, Fenced> {
         self.admit(target)?;
+        self.in_shadow(|it| {
+            it.apply(target, op).ok();
+        });
         let applied = match op {
             KvOp::Stored(stored) => self.store(target, stored),
             KvOp::Retiered {
@@ -151,6 +186,9 @@ impl PrefixIndex {
     /// Ends the incarnations of `worker` below `epoch`: their targets vanish at once, and what comes of
     /// them later is refused. Answers the targets that vanished. A fence never moves down.
     pub fn fence(&mut self, worker: &WorkerId, epoch: Epoch) -> Vec<Target> {
+        self.in_shadow(|it| {
+            it.fence(worker, epoch);
+        });
         let fence = self.fences.entry(worker.clone()).or_insert(epoch);
         *fence = (*fence).max(epoch);
         let first = Target {
@@ -183,6 +221,7 @@ impl PrefixIndex {
 
     /// Lets go of `target` as if it had never spoken. Its blocks leave the answers at once.
     pub fn forget(&mut self, target: &Target) {
+        self.in_shadow(|it| it.forget(target));
         if let Some(rank) = self.ranks.remove(target) {
             self.live.remove(rank.slot);
             self.retired.push_back(Retired {
@@ -203,6 +242,11 @@ impl PrefixIndex {
     pub fn rank(&self, target: &Target) -> Option<RankSummary> {
         let rank = self.ranks.get(target)?;
         Some(summary(target, rank))
+    }
+
+    /// How complete what `target` claims is.
+    pub fn claims(&self, target: &Target) -> Option<Claims> {
+        self.ranks.get(target).map(|rank| rank.claims)
     }
 
     /// Every target, in ascending order.

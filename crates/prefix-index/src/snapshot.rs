@@ -110,6 +110,9 @@ impl PrefixIndex {
             target: target.clone(),
             source,
         })?;
+        self.in_shadow(|it| {
+            it.restore(target, snapshot).ok();
+        });
         let (rank, all) = self.parts(target);
         rank.claims = snapshot.claims;
         for held in &snapshot.blocks {
