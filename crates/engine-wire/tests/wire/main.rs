@@ -8,5 +8,6 @@ mod dialect;
 mod meaning;
 mod replay;
 mod round_trip;
+mod sglang;
 mod shapes;
 mod trtllm;

@@ -1,0 +1,206 @@
+//! `GET /server_info` (before 0.5.6 `/get_server_info`): what a server is, and where its ranks publish.
+
+use domain::ModelName;
+use serde::{Deserialize, Serialize};
+
+/// What a server says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerInfo {
+    /// Its version, such as `0.5.23`.
+    pub version: String,
+    /// The name by which clients ask for its model.
+    pub model: ModelName,
+    /// How many attention-DP ranks it has, over all its nodes.
+    pub dp_size: u32,
+    /// Whether its ranks are those of one attention-DP group, and not independent replicas.
+    pub attention_dp: bool,
+    /// On how many nodes it runs.
+    pub nodes: u32,
+    /// Tokens per page of its cache.
+    pub page_size: Option<u32>,
+    /// Tokens that one rank's cache can hold.
+    pub max_tokens: Option<u64>,
+    /// Its KV events; none where it publishes none over TCP.
+    pub kv_events: Option<KvEvents>,
+}
+
+/// Where a server's ranks publish their KV events: rank r on the base port plus r.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvEvents {
+    /// The host, which may be a wildcard for the server's own.
+    pub host: String,
+    /// Rank 0's port for events.
+    pub publish: u16,
+    /// Rank 0's port for replay.
+    pub replay: Option<u16>,
+    /// What events are published under.
+    pub topic: String,
+    /// Tokens per page as the events count them, where the server says; larger than its page size under
+    /// decode-context parallelism.
+    pub page_size: Option<u32>,
+}
+
+/// Why an answer is not SGLang's.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerInfoError {
+    /// It lacks what every SGLang says, or has it in another shape.
+    #[error("read what the server says of itself")]
+    Json(#[from] serde_json::Error),
+    /// Its model's name is none.
+    #[error("read its model's name")]
+    Name(#[from] domain::InvalidId),
+}
+
+/// The fields that matter of the server's settings and state, which are some hundreds.
+#[derive(Deserialize, Serialize)]
+struct Wire {
+    version: String,
+    model_path: String,
+    served_model_name: Option<String>,
+    dp_size: Option<u32>,
+    attn_dp_size: Option<u32>,
+    #[serde(default)]
+    enable_dp_attention: bool,
+    nnodes: Option<u32>,
+    page_size: Option<u32>,
+    max_total_num_tokens: Option<u64>,
+    kv_events: Option<Descriptor>,
+    /// The setting as it was given, a JSON text.
+    kv_events_config: Option<String>,
+}
+
+/// Since 0.5.13.
+#[derive(Deserialize, Serialize)]
+struct Descriptor {
+    publisher: String,
+    endpoint_host: String,
+    endpoint_port_base: u16,
+    #[serde(default)]
+    topic: String,
+    block_size: Option<u32>,
+    dp_size: Option<u32>,
+    /// Since 0.5.22.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    replay_endpoint_port_base: Option<u16>,
+}
+
+/// `--kv-events-config`, with SGLang's defaults.
+#[derive(Deserialize, Serialize)]
+#[serde(default)]
+struct Setting {
+    publisher: String,
+    endpoint: String,
+    replay_endpoint: Option<String>,
+    topic: String,
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        Self {
+            publisher: OFF.to_owned(),
+            endpoint: "tcp://*:5557".to_owned(),
+            replay_endpoint: None,
+            topic: String::new(),
+        }
+    }
+}
+
+/// The publisher that publishes nothing.
+const OFF: &str = "null";
+
+/// Reads the answer to `GET /server_info` or `GET /get_server_info`. Anything that is not SGLang's is an error.
+///
+/// What the descriptor of KV events does not say yet is taken from the setting, so that 0.5.9 is understood like
+/// 0.5.23. A server says one base port: where its ranks run on several nodes, only those on the host that it
+/// names can be reached there.
+pub fn parse_server_info(body: &[u8]) -> Result<ServerInfo, ServerInfoError> {
+    let wire: Wire = serde_json::from_slice(body)?;
+    let setting = wire.kv_events_config.as_deref().map(serde_json::from_str);
+    let setting: Option<Setting> = setting.transpose()?;
+    let attn_dp_size = wire.attn_dp_size.unwrap_or(1);
+    // One of the two is 1: up to some version `dp_size` counted the ranks of attention too.
+    let configured = wire.dp_size.unwrap_or(1).max(attn_dp_size);
+    let described = wire.kv_events.as_ref().and_then(|it| it.dp_size);
+    Ok(ServerInfo {
+        model: wire.served_model_name.unwrap_or(wire.model_path).parse()?,
+        dp_size: described.unwrap_or(configured),
+        attention_dp: wire.enable_dp_attention || 1 < attn_dp_size,
+        nodes: wire.nnodes.unwrap_or(1),
+        page_size: wire.page_size,
+        max_tokens: wire.max_total_num_tokens,
+        kv_events: events_of(wire.kv_events, setting),
+        version: wire.version,
+    })
+}
+
+fn events_of(described: Option<Descriptor>, setting: Option<Setting>) -> Option<KvEvents> {
+    let replay = setting
+        .as_ref()
+        .and_then(|it| it.replay_endpoint.as_deref());
+    let replay = replay.and_then(host_and_port).map(|(_, port)| port);
+    if let Some(described) = described {
+        return (described.publisher != OFF).then_some(KvEvents {
+            host: described.endpoint_host,
+            publish: described.endpoint_port_base,
+            replay: described.replay_endpoint_port_base.or(replay),
+            topic: described.topic,
+            page_size: described.block_size,
+        });
+    }
+    let setting = setting.filter(|it| it.publisher != OFF)?;
+    let (host, publish) = host_and_port(&setting.endpoint)?;
+    Some(KvEvents {
+        host: host.to_owned(),
+        publish,
+        replay,
+        topic: setting.topic,
+        page_size: None,
+    })
+}
+
+fn host_and_port(endpoint: &str) -> Option<(&str, u16)> {
+    let (host, port) = endpoint.strip_prefix("tcp://")?.rsplit_once(':')?;
+    Some((host, port.parse().ok().filter(|port| *port != 0)?))
+}
+
+/// The body that answers `GET /server_info`, as SGLang 0.5.23 does.
+pub fn encode_server_info(info: &ServerInfo) -> String {
+    let tcp = |host: &str, port: u16| format!("tcp://{host}:{port}");
+    let setting = info.kv_events.as_ref().map(|events| Setting {
+        publisher: "zmq".to_owned(),
+        endpoint: tcp(&events.host, events.publish),
+        replay_endpoint: events.replay.map(|port| tcp(&events.host, port)),
+        topic: events.topic.clone(),
+    });
+    let described = info.kv_events.as_ref().map(|events| Descriptor {
+        publisher: "zmq".to_owned(),
+        endpoint_host: events.host.clone(),
+        endpoint_port_base: events.publish,
+        topic: events.topic.clone(),
+        block_size: events.page_size.or(info.page_size),
+        dp_size: Some(info.dp_size),
+        replay_endpoint_port_base: events.replay,
+    });
+    let (dp_size, attn_dp_size) = match info.attention_dp {
+        true => (1, info.dp_size),
+        false => (info.dp_size, 1),
+    };
+    let wire = Wire {
+        version: info.version.clone(),
+        model_path: info.model.to_string(),
+        served_model_name: Some(info.model.to_string()),
+        dp_size: Some(dp_size),
+        attn_dp_size: Some(attn_dp_size),
+        enable_dp_attention: info.attention_dp,
+        nnodes: Some(info.nodes),
+        page_size: info.page_size,
+        max_total_num_tokens: info.max_tokens,
+        kv_events: described,
+        kv_events_config: setting.map(|it| json(&it)),
+    };
+    json(&wire)
+}
+
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("texts and numbers have a JSON form")
+}

@@ -1,0 +1,233 @@
+//! SGLang's dialect, in both directions.
+
+use std::collections::BTreeMap;
+
+use domain::{DpRank, RankLoad, Timestamp};
+use engine_wire::sglang::{
+    BatchEncoder, KvEvents, MetaInfo, ServerInfo, encode_meta_info, encode_metrics,
+    encode_server_info, parse_meta_info, parse_metrics, parse_server_info,
+};
+use engine_wire::{Event, EventBatch, Gauges, decode_batch, decode_frames};
+use serde_json::{Value, json};
+
+use crate::corpus::captured;
+
+fn encode(batch: &EventBatch) -> Vec<u8> {
+    let mut encoder = BatchEncoder::new();
+    for event in &batch.events {
+        match event {
+            Event::Stored(stored) => encoder.stored(stored),
+            Event::Removed(removed) => encoder.removed(removed),
+            Event::Cleared => encoder.cleared(),
+            other => panic!("SGLang does not announce {other:?}"),
+        }
+    }
+    encoder.finish(batch.ts, batch.dp_rank.unwrap())
+}
+
+#[test]
+fn what_sglang_0_5_23_sent_is_encoded_byte_for_byte() {
+    /// Where the events begin: behind the array's head and the time, which a real server says finer than a
+    /// microsecond.
+    const BEHIND_TIME: usize = 10;
+    let mut equal = 0;
+    for message in captured() {
+        let ours = ["sglang/0.5.23/", "sglang-real/"];
+        let pairs = message.name.contains("eagle_bigram");
+        if !ours.iter().any(|it| message.name.starts_with(it)) || pairs {
+            continue;
+        }
+        let read = decode_frames(&message.frames).unwrap();
+        let batch = decode_batch(read.payload).unwrap();
+        assert_eq!(
+            encode(&batch)[BEHIND_TIME..],
+            read.payload[BEHIND_TIME..],
+            "{}",
+            message.name
+        );
+        equal += 1;
+    }
+    assert_eq!(equal, 12 + 17);
+}
+
+fn server() -> Value {
+    json!({
+        "version": "0.5.23", "model_path": "/models/tiny", "served_model_name": "tiny",
+        "dp_size": 1, "attn_dp_size": 4, "enable_dp_attention": true, "nnodes": 1, "page_size": 16,
+        "max_total_num_tokens": 8192, "internal_states": [{}],
+        "kv_events_config":
+            "{\"publisher\":\"zmq\",\"endpoint\":\"tcp://*:5597\",\"replay_endpoint\":\"tcp://*:5697\",\"topic\":\"kv\"}",
+        "kv_events": {"publisher": "zmq", "endpoint_host": "*", "endpoint_port_base": 5597, "topic": "kv",
+            "block_size": 16, "dp_size": 4, "replay_endpoint_port_base": 5697},
+    })
+}
+
+fn info() -> ServerInfo {
+    ServerInfo {
+        version: "0.5.23".to_owned(),
+        model: "tiny".parse().unwrap(),
+        dp_size: 4,
+        attention_dp: true,
+        nodes: 1,
+        page_size: Some(16),
+        max_tokens: Some(8192),
+        kv_events: Some(KvEvents {
+            host: "*".to_owned(),
+            publish: 5597,
+            replay: Some(5697),
+            topic: "kv".to_owned(),
+            page_size: Some(16),
+        }),
+    }
+}
+
+fn read(body: &Value) -> ServerInfo {
+    parse_server_info(&serde_json::to_vec(body).unwrap()).unwrap()
+}
+
+#[test]
+fn a_server_says_what_it_is_and_is_read_back() {
+    assert_eq!(read(&server()), info());
+    let written = encode_server_info(&info());
+    assert_eq!(parse_server_info(written.as_bytes()).unwrap(), info());
+    let replicas = ServerInfo {
+        attention_dp: false,
+        kv_events: None,
+        ..info()
+    };
+    let written = encode_server_info(&replicas);
+    assert_eq!(parse_server_info(written.as_bytes()).unwrap(), replicas);
+}
+
+#[test]
+fn what_older_versions_do_not_say_is_taken_from_their_settings() {
+    let without = |keys: &[&str]| {
+        let mut body = server();
+        for key in keys {
+            body.as_object_mut().unwrap().remove(*key);
+        }
+        body
+    };
+    // 0.5.13 to 0.5.21: no port for replay in the descriptor.
+    let mut body = server();
+    let described = body["kv_events"].as_object_mut().unwrap();
+    described.remove("replay_endpoint_port_base");
+    assert_eq!(read(&body), info());
+    // 0.5.9 to 0.5.12: no descriptor.
+    let mut expected = info();
+    expected.kv_events.as_mut().unwrap().page_size = None;
+    assert_eq!(read(&without(&["kv_events"])), expected);
+    // The old spelling: `dp_size` counts the ranks of attention.
+    let mut body = without(&["kv_events", "attn_dp_size", "nnodes"]);
+    body["dp_size"] = json!(4);
+    assert_eq!(read(&body), expected);
+    // No events, or none over TCP.
+    for setting in [json!(null), json!("{}"), json!("{\"publisher\":\"null\"}")] {
+        let mut body = without(&["kv_events"]);
+        body["kv_events_config"] = setting;
+        assert_eq!(read(&body).kv_events, None);
+    }
+    let mut body = without(&["kv_events"]);
+    body["kv_events_config"] = json!("{\"publisher\":\"zmq\",\"endpoint\":\"ipc:///tmp/kv\"}");
+    assert_eq!(read(&body).kv_events, None);
+}
+
+#[test]
+fn what_is_not_sglang_is_refused() {
+    for wrong in [
+        // vLLM in its development mode answers there too.
+        "{\"vllm_config\":\"...\"}",
+        "{\"version\":\"0.5.23\"}",
+        "{\"version\":\"0.5.23\",\"model_path\":\"\"}",
+        "[]",
+        "",
+    ] {
+        assert!(parse_server_info(wrong.as_bytes()).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn gauges_are_read_by_rank() {
+    let text = r#"
+# TYPE sglang:num_running_reqs gauge
+sglang:num_running_reqs{dp_rank="0",engine_type="unified",model_name="tiny",moe_ep_rank="0",pp_rank="0",tp_rank="0"} 3.0
+sglang:num_running_reqs{dp_rank="1",engine_type="unified",model_name="tiny",moe_ep_rank="0",pp_rank="0",tp_rank="1"} 1.0
+sglang:num_running_reqs{dp_rank="1",engine_type="unified",model_name="tiny",moe_ep_rank="0",pp_rank="0",tp_rank="2"} 0.0
+sglang:num_queue_reqs{dp_rank="0",priority="",tp_rank="0"} 2.0
+sglang:num_queue_reqs{dp_rank="0",priority="7",tp_rank="0"} 9.0
+sglang:num_queue_reqs{dp_rank="1"} 0.0
+sglang:token_usage{dp_rank="0"} 0.25
+sglang:token_usage{dp_rank="1"} NaN
+sglang:token_usage{dp_rank="one"} 0.5
+sglang:num_used_tokens{dp_rank="0"} 2048.0
+"#;
+    let scrape = parse_metrics(text);
+    let expected = RankLoad {
+        dp_rank: DpRank::new(0),
+        running: 3,
+        waiting: 2,
+        kv_used: 0.25,
+        at: Timestamp::ZERO,
+    };
+    let rank = |rank: u32| &scrape.ranks[&DpRank::new(rank)];
+    assert_eq!(
+        rank(0).load(DpRank::new(0), Timestamp::ZERO),
+        Some(expected)
+    );
+    assert_eq!((rank(1).running, rank(1).kv_used), (Some(1), None));
+    assert_eq!((scrape.ranks.len(), scrape.unreadable), (2, 2));
+    let alone = parse_metrics("sglang:token_usage{model_name=\"tiny\"} 0.5\n");
+    assert_eq!(alone.ranks[&DpRank::new(0)].kv_used, Some(0.5));
+}
+
+#[test]
+fn encoded_metrics_are_read_back() {
+    let gauges = |running| Gauges {
+        running: Some(running),
+        waiting: Some(2),
+        kv_used: Some(0.625),
+        ..Gauges::default()
+    };
+    for ranks in [1, 2] {
+        let ranks: BTreeMap<_, _> = (0..ranks).map(|it| (DpRank::new(it), gauges(it))).collect();
+        let scrape = parse_metrics(&encode_metrics("a \"model\"", &ranks));
+        assert_eq!((scrape.ranks, scrape.unreadable), (ranks, 0));
+    }
+}
+
+#[test]
+fn an_answer_says_its_rank_and_is_as_if_it_had_not_been_asked() {
+    let own = encode_meta_info(&MetaInfo::new(DpRank::new(1), 112));
+    let check = |answer: String, expected: &str| {
+        let (info, cuts) = parse_meta_info(answer.as_bytes()).unwrap();
+        assert_eq!(info, MetaInfo::new(DpRank::new(1), 112));
+        assert_eq!(info.dp_rank(), Some(DpRank::new(1)));
+        let mut left = answer.clone();
+        for cut in cuts.into_iter().rev() {
+            left.replace_range(cut, "");
+        }
+        assert_eq!(left, expected);
+    };
+    // Last of its choice, as SGLang writes it.
+    check(
+        format!(r#"{{"id":"a","choices":[{{"index":0,"meta_info":{own}}}],"usage":null}}"#),
+        r#"{"id":"a","choices":[{"index":0}],"usage":null}"#,
+    );
+    // First, between, alone; with room; in each of several choices.
+    check(
+        format!(
+            r#"{{"choices": [{{ "meta_info" : {own} , "index": 0}}, {{"index":1, "meta_info": {{"x":["}}"]}} ,"a":1}}, {{"meta_info":{own}}}]}}"#
+        ),
+        r#"{"choices": [{ "index": 0}, {"index":1 ,"a":1}, {}]}"#,
+    );
+    for without in [
+        r#"{"choices":[{"index":0}]}"#,
+        r#"{"choices":[{"meta_info":null}]}"#,
+        r#"{"choices":[{"meta_info":7}]}"#,
+        r#"{"meta_info":{"dp_rank":1}}"#,
+        "[]",
+        "",
+    ] {
+        assert_eq!(parse_meta_info(without.as_bytes()), None, "{without}");
+    }
+}
