@@ -2,16 +2,22 @@
 
 mod affinity;
 mod dispatch;
+mod dump;
 mod feed;
 mod index;
+mod shard;
+mod shards;
 
 pub use self::affinity::{Acquire, Affinity, Bound, Confirm, Move, Release, Renew};
 pub use ::affinity::TurnEnd;
 pub use dispatch::{
     CallEnd, CallHead, CallStream, Dispatch, DispatchError, Down, HttpHead, RankEvidence,
 };
+pub use dump::{DumpItem, DumpStream, DumpedRank};
 pub use feed::Feed;
-pub use index::{Index, LocateRequest, OverlapAnswer, OverlapRequest, TargetDigest};
+pub use index::{Index, LocateRequest, OverlapAnswer, OverlapRequest, PrefixHashes, TargetDigest};
+pub use shard::{InvalidShard, Shard, Unknown};
+pub use shards::Shards;
 
 /// Why a call between services has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

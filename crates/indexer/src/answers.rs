@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use contracts::rpc::{
-    CallError, Index, LocateRequest, OverlapAnswer, OverlapRequest, TargetDigest,
+    CallError, DumpStream, Index, LocateRequest, OverlapAnswer, OverlapRequest, Shard, TargetDigest,
 };
 use domain::{DpRank, Target, TargetState, Timestamp};
 use prefix_index::{Carried, PrefixIndex};
@@ -19,6 +19,8 @@ use service_kit::Clock;
 use tokio::time::{Instant, sleep_until};
 
 use crate::Config;
+use crate::asked::Asked;
+use crate::dump::Dumps;
 
 /// The most blocks of one request: 16 million tokens of 16-token blocks.
 const MAX_REQUEST_BLOCKS: usize = 1 << 20;
@@ -35,6 +37,9 @@ pub(crate) struct Answers {
     carried: Mutex<Carried>,
     /// When the index was last known to be level with the log; none until it has been once.
     level_at: Mutex<Option<Timestamp>>,
+    /// What this index does not follow is unknown to it.
+    shard: Shard,
+    dumps: Dumps,
     clock: Clock,
 }
 
@@ -46,7 +51,7 @@ pub(crate) struct Held {
 }
 
 impl Answers {
-    pub(crate) fn new(config: &Config, clock: Clock) -> Self {
+    pub(crate) fn new(config: &Config, clock: Clock, dumps: Dumps) -> Self {
         Self {
             held: RwLock::new(Held {
                 index: PrefixIndex::new(config.departed_blocks),
@@ -54,6 +59,8 @@ impl Answers {
             }),
             carried: Mutex::new(Carried::new(config.carried_blocks)),
             level_at: Mutex::default(),
+            shard: config.shard,
+            dumps,
             clock,
         }
     }
@@ -103,18 +110,20 @@ impl Index for Answers {
             hashes,
             record,
         } = request;
-        if MAX_REQUEST_BLOCKS < hashes.len() {
+        if MAX_REQUEST_BLOCKS < hashes.blocks() {
+            let blocks = hashes.blocks();
             return Err(CallError::InvalidArgument {
-                why: format!("{} blocks are more than {MAX_REQUEST_BLOCKS}", hashes.len()),
+                why: format!("{blocks} blocks are more than {MAX_REQUEST_BLOCKS}"),
             });
         }
+        let asked = Asked::new(&hashes)?;
         let carried = {
             let mut carried = self.carried();
-            let depth = carried.depth(&namespace, &hashes);
+            let depth = carried.depth(&namespace, asked.hashes());
             if record {
-                carried.record(&namespace, &hashes);
+                carried.record(&namespace, asked.hashes());
             }
-            depth
+            asked.blocks_of(depth)
         };
         // What has not been read yet would pass for what nobody holds, and move conversations away from it.
         let Some(level_at) = *self.lock_level() else {
@@ -129,13 +138,14 @@ impl Index for Answers {
                 .not_ready
                 .iter()
                 .map(|(it, state)| (it.clone(), *state));
-            (held.index.overlap(&namespace, &hashes), not_ready.collect())
+            (asked.overlap(&held.index, &namespace), not_ready.collect())
         };
         Ok(OverlapAnswer {
             groups: overlap.groups,
             ceiling: carried.max(overlap.stored),
             stored: overlap.stored,
             not_ready,
+            unknown: self.shard.unknown(),
             index_age: self.clock.now().since(level_at),
         })
     }
@@ -162,6 +172,10 @@ impl Index for Answers {
             digest: rank.digest,
         };
         Ok(held.index.ranks().map(digest).collect())
+    }
+
+    async fn dump(&self) -> Result<DumpStream, CallError> {
+        self.dumps.begin().await
     }
 }
 

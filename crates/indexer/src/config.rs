@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::Deserialize;
+use contracts::rpc::Shard;
+use serde::{Deserialize, Deserializer, de};
 
 /// Settings of the indexer.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
@@ -14,6 +15,9 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Memory that the store's page cache may take, in MiB.
     pub cache_mib: u64,
+    /// Which share of the log it follows, as `INDEX/COUNT`; by default all of it, `0/1`.
+    #[serde(deserialize_with = "shard")]
+    pub shard: Shard,
     /// How long the blocks of a worker are kept after its registration has ended, in seconds.
     pub gone_grace_seconds: u64,
     /// How many distinct blocks that requests carried are remembered, for ceilings.
@@ -27,6 +31,7 @@ impl Default for Config {
         Self {
             data_dir: PathBuf::from("rankway-data/index"),
             cache_mib: 64,
+            shard: Shard::WHOLE,
             gone_grace_seconds: 120,
             carried_blocks: 4_000_000,
             departed_blocks: 4_000_000,
@@ -38,4 +43,9 @@ impl Config {
     pub(crate) fn gone_grace(&self) -> Duration {
         Duration::from_secs(self.gone_grace_seconds)
     }
+}
+
+fn shard<'de, D: Deserializer<'de>>(from: D) -> Result<Shard, D::Error> {
+    let text = String::deserialize(from)?;
+    text.parse().map_err(de::Error::custom)
 }

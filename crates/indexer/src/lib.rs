@@ -6,7 +6,9 @@
 //! takes up there and reads the rest of the log.
 
 mod answers;
+mod asked;
 mod config;
+mod dump;
 mod fleet;
 mod metrics;
 mod partitions;
@@ -24,8 +26,10 @@ use std::sync::Arc;
 use bus::Bus;
 use contracts::rpc::{Feed, Index};
 use service_kit::{CancellationToken, Component, Context};
+use tokio::sync::mpsc;
 
 use crate::answers::Answers;
+use crate::dump::Wanted;
 use crate::metrics::Metrics;
 use crate::partitions::Partitions;
 use crate::run::{Looks, Loop};
@@ -43,6 +47,7 @@ pub struct Indexer {
     metrics: Metrics,
     health: Component,
     answers: Arc<Answers>,
+    wanted: mpsc::Receiver<Wanted>,
 }
 
 impl Indexer {
@@ -54,10 +59,12 @@ impl Indexer {
         feed: Arc<dyn Feed>,
         context: Context,
     ) -> Result<Self, prometheus::Error> {
+        let (dumps, wanted) = dump::dumps();
         Ok(Self {
             metrics: Metrics::new(&context.registry)?,
             health: context.health.component("indexer"),
-            answers: Arc::new(Answers::new(&config, context.clock)),
+            answers: Arc::new(Answers::new(&config, context.clock, dumps)),
+            wanted,
             config,
             bus,
             feed,
@@ -95,7 +102,7 @@ impl Indexer {
             bus: self.bus,
             answers: self.answers,
             writer,
-            partitions: Partitions::new(&loaded.cursors),
+            partitions: Partitions::new(&loaded.cursors, self.config.shard),
             saving,
             metrics: self.metrics,
             clock,
@@ -103,6 +110,7 @@ impl Indexer {
             fleet: Watched::fleet(),
             incarnations: Watched::incarnations(),
             looks: Looks::default(),
+            wanted: self.wanted,
         };
         running.run(shutdown).await;
         Ok(())

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bus::{Bus, BusError, Delivered, Generation, Offset, Partition, Start, Tail};
 use contracts::index_store::{LogCursor, LogCursors};
+use contracts::rpc::Shard;
 use contracts::topics::KV_EVENTS;
 use domain::Timestamp;
 use futures::stream::{AbortHandle, BoxStream, SelectAll};
@@ -12,9 +13,10 @@ use futures::{StreamExt, stream};
 /// How long to wait before a partition that could not be read is tried again.
 const REOPEN_AFTER: Duration = Duration::from_secs(1);
 
-/// All partitions.
+/// All partitions, by number. Those of other shards are never opened.
 pub(crate) struct Partitions {
     logs: Vec<Log>,
+    shard: Shard,
     streams: SelectAll<BoxStream<'static, Read>>,
 }
 
@@ -56,21 +58,25 @@ pub(crate) enum Opened {
 }
 
 impl Partitions {
-    /// All of them, to be opened where `cursors` say that a store left off.
-    pub(crate) fn new(cursors: &LogCursors) -> Self {
+    /// Those of `shard`, to be opened where `cursors` say that a store left off.
+    pub(crate) fn new(cursors: &LogCursors, shard: Shard) -> Self {
         let log = |at: Partition| {
-            let cursor = cursors.0.iter().find(|it| it.partition == at.index);
+            let stored = cursors.0.iter().find(|it| it.partition == at.index);
+            let followed = shard.follows(at.index);
+            let cursor = stored.filter(|_| followed);
             Log {
                 generation: cursor.map(|it| it.generation),
                 taken: cursor.map(|it| it.offset),
-                open_at: Some(Timestamp::ZERO),
-                changed: false,
+                open_at: followed.then_some(Timestamp::ZERO),
+                // What is not followed any more must not be taken up there later.
+                changed: stored.is_some() && !followed,
                 abort: None,
                 at,
             }
         };
         Self {
             logs: KV_EVENTS.all_partitions().map(log).collect(),
+            shard,
             streams: SelectAll::new(),
         }
     }
@@ -184,9 +190,14 @@ impl Partitions {
         if !self.logs.iter().any(|log| log.changed) {
             return None;
         }
+        self.logs.iter_mut().for_each(|log| log.changed = false);
+        Some(self.cursors(held_since))
+    }
+
+    /// Where a reader who has what this one has applied is to go on; `held_since` as for [`Self::changed`].
+    pub(crate) fn cursors(&self, held_since: impl Fn(u32) -> Option<Option<Offset>>) -> LogCursors {
         let mut cursors = Vec::new();
-        for log in &mut self.logs {
-            log.changed = false;
+        for log in &self.logs {
             let partition = log.at.index;
             let offset = held_since(partition).unwrap_or(log.taken);
             if let Some((generation, offset)) = log.generation.zip(offset) {
@@ -197,15 +208,21 @@ impl Partitions {
                 });
             }
         }
-        Some(LogCursors(cursors))
+        LogCursors(cursors)
+    }
+
+    pub(crate) fn shard(&self) -> Shard {
+        self.shard
     }
 }
 
-/// The tails of all partitions, for readiness and age.
-pub(crate) async fn tails(bus: &dyn Bus) -> Result<Vec<(u32, Tail)>, BusError> {
+/// The tails of the partitions of `shard`, for readiness and age.
+pub(crate) async fn tails(bus: &dyn Bus, shard: Shard) -> Result<Vec<(u32, Tail)>, BusError> {
     let mut tails = Vec::new();
     for at in KV_EVENTS.all_partitions() {
-        tails.push((at.index, bus.tail(&at).await?));
+        if shard.follows(at.index) {
+            tails.push((at.index, bus.tail(&at).await?));
+        }
     }
     Ok(tails)
 }

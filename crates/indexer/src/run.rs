@@ -7,11 +7,13 @@ use bus::{Bus, BusError, Tail};
 use contracts::Encoding;
 use domain::{KvBatch, Timestamp};
 use service_kit::{CancellationToken, Clock, Component};
+use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::MissedTickBehavior;
 use tracing::{debug, info, warn};
 
 use crate::answers::Answers;
+use crate::dump::Wanted;
 use crate::metrics::Metrics;
 use crate::partitions::{self, Item, Opened, Partitions, Read};
 use crate::saving::Saving;
@@ -44,6 +46,8 @@ pub(crate) struct Loop {
     pub(crate) fleet: Watched,
     pub(crate) incarnations: Watched,
     pub(crate) looks: Looks,
+    /// Parts of dumps to be given.
+    pub(crate) wanted: mpsc::Receiver<Wanted>,
 }
 
 /// The ends of the partitions, and when they were asked for.
@@ -86,6 +90,7 @@ impl Loop {
                 },
                 Some(tails) = self.looks.asking.join_next() => self.looked(tails),
                 _ = ticks.tick() => self.tick().await,
+                Some(wanted) = self.wanted.recv() => self.give(wanted),
                 Some(read) = self.partitions.next(), if may_read => {
                     self.read(read);
                     // A long log may have no pause of its own, and others share the thread.
@@ -125,6 +130,19 @@ impl Loop {
         }
     }
 
+    /// Whoever asked may have gone meanwhile.
+    fn give(&self, wanted: Wanted) {
+        match wanted {
+            Wanted::Begin(reply) => {
+                let writer = &self.writer;
+                let cursors = self.partitions.cursors(|it| writer.held_since(it));
+                let beginning = self.writer.beginning(cursors);
+                drop(reply.send(beginning));
+            }
+            Wanted::Rank(target, reply) => drop(reply.send(self.writer.dump(&target))),
+        }
+    }
+
     async fn tick(&mut self) {
         let now = self.clock.now();
         for watched in [&mut self.incarnations, &mut self.fleet] {
@@ -142,9 +160,10 @@ impl Loop {
         if LOOK_AFTER <= now.since(self.looks.asked_at) && self.looks.asking.is_empty() {
             self.looks.asked_at = now;
             let bus = self.bus.clone();
+            let shard = self.partitions.shard();
             self.looks
                 .asking
-                .spawn(async move { (now, partitions::tails(&*bus).await) });
+                .spawn(async move { (now, partitions::tails(&*bus, shard).await) });
             self.writer.report();
         }
         if TIDY_AFTER <= now.since(self.looks.tidied_at) {

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bus::Offset;
-use contracts::index_store::{Fence, Segment, StoredRank};
-use contracts::rpc::Feed;
+use contracts::index_store::{Fence, LogCursors, Segment, StoredRank};
+use contracts::rpc::{DumpedRank, Feed};
 use contracts::topics;
 use domain::{Epoch, KvBatch, KvOp, Target, TargetState, Timestamp, WorkerId};
-use prefix_index::{Applied, Claims};
+use prefix_index::{Applied, Claims, RankSnapshot};
 use service_kit::Clock;
 use tracing::{info, warn};
 
 use crate::answers::Answers;
+use crate::dump::Beginning;
 use crate::fleet::Fleet;
 use crate::metrics::Metrics;
 use crate::pieces::pieces;
@@ -244,6 +245,33 @@ impl Writer {
     pub(crate) fn held_since(&self, partition: u32) -> Option<Option<Offset>> {
         let of_partition = self.ranks.values().filter(|it| it.partition == partition);
         of_partition.filter_map(|it| it.position.held_since()).min()
+    }
+
+    /// What a dump begins with.
+    pub(crate) fn beginning(&self, cursors: LogCursors) -> Beginning {
+        let held = self.answers.read();
+        let fence = |(worker, epoch): (&WorkerId, Epoch)| Fence {
+            worker: worker.clone(),
+            epoch,
+        };
+        Beginning {
+            cursors,
+            fences: held.index.fences().map(fence).collect(),
+            ranks: self.ranks.keys().cloned().collect(),
+        }
+    }
+
+    /// A rank as it is between two batches.
+    pub(crate) fn dump(&self, target: &Target) -> Option<(DumpedRank, Option<RankSnapshot>)> {
+        let tracked = self.ranks.get(target)?;
+        let snapshot = self.answers.read().index.snapshot(target);
+        let rank = DumpedRank {
+            target: target.clone(),
+            cursor: tracked.position.cursor(),
+            awaiting: tracked.position.awaiting(),
+            claims: snapshot.as_ref().map_or(Claims::Complete, |it| it.claims),
+        };
+        Some((rank, snapshot))
     }
 
     /// Gathers what has changed since the last time, without the cursors of the log.

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode};
 use bytes::Bytes;
-use contracts::rpc::{Affinity, Bound, CallError, CallHead, Dispatch, Down, Index, OverlapRequest};
+use contracts::rpc::{
+    Affinity, Bound, CallError, CallHead, Dispatch, Down, Index, OverlapRequest, PrefixHashes,
+};
 use domain::{InstanceId, ModelName, Namespace};
 use engine_wire::vllm;
 use futures::StreamExt;
@@ -95,7 +97,7 @@ impl Replica {
                     salt: intake.salt.as_deref().map(Into::into),
                     block_size: *block_size,
                 },
-                hashes: hashes.clone(),
+                hashes: PrefixHashes::Dense(hashes.clone()),
                 record,
             };
             let answer = self.index.overlap(request).await?;

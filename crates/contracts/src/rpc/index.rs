@@ -1,11 +1,12 @@
 //! Asking who holds a prefix.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{DpRank, Epoch, Namespace, OverlapGroup, SequenceHash, Target, TargetState, WorkerId};
 
-use super::CallError;
+use super::{CallError, DumpStream, Unknown};
 
 /// The indexer.
 #[async_trait]
@@ -18,6 +19,9 @@ pub trait Index: Send + Sync {
 
     /// What the index holds of each live target, for comparison with the engines' own truth.
     async fn digests(&self) -> Result<Vec<TargetDigest>, CallError>;
+
+    /// All that the index holds, for an indexer that begins with nothing.
+    async fn dump(&self) -> Result<DumpStream, CallError>;
 }
 
 /// One request's blocks in one namespace.
@@ -25,10 +29,28 @@ pub trait Index: Send + Sync {
 pub struct OverlapRequest {
     /// Which index to ask.
     pub namespace: Namespace,
-    /// The request's full blocks as sequence hashes, from the first.
-    pub hashes: Vec<SequenceHash>,
+    /// The request's full blocks.
+    pub hashes: PrefixHashes,
     /// Whether the request joins the namespace's carried set, which later ceilings count.
     pub record: bool,
+}
+
+/// A request's full blocks as sequence hashes: all of them, or a sample that names the rest, because a
+/// sequence hash names everything before it too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PrefixHashes {
+    /// Each, from the first.
+    Dense(Vec<SequenceHash>),
+    /// Every so many, and the last. Depths in the answer are multiples of `every`, or the whole request: the
+    /// run may go on for less than `every` blocks more.
+    Sparse {
+        /// Blocks from one hash to the next; the first hash is that of block `every - 1`, counted from 0.
+        every: NonZeroU32,
+        /// How many full blocks the request has.
+        blocks: u32,
+        /// One hash for each `every` full blocks, and one for the last block where that is not among them.
+        hashes: Vec<SequenceHash>,
+    },
 }
 
 /// A prefix, looked for on the ranks of one worker.
@@ -49,7 +71,7 @@ pub struct LocateRequest {
 /// What the index knows of one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OverlapAnswer {
-    /// Targets that hold at least one leading block, by what they hold.
+    /// Targets that hold at least one leading block, by what they hold, deepest first.
     pub groups: Vec<OverlapGroup>,
     /// Leading blocks that any earlier request carried or any rank ever announced.
     pub ceiling: u32,
@@ -57,6 +79,9 @@ pub struct OverlapAnswer {
     pub stored: u32,
     /// Targets known to the index whose claims are not [`TargetState::Ready`].
     pub not_ready: Vec<(Target, TargetState)>,
+    /// The targets of which this answer says nothing: that such a target is in no group does not mean that it
+    /// holds nothing.
+    pub unknown: Unknown,
     /// How far the index is behind the log.
     pub index_age: Duration,
 }
@@ -72,4 +97,36 @@ pub struct TargetDigest {
     pub digest: u64,
     /// How complete its claims are.
     pub state: TargetState,
+}
+
+impl PrefixHashes {
+    /// The sample of a request that has all of its sequence hashes: every so many, and the last.
+    pub fn sparse(dense: &[SequenceHash], every: NonZeroU32) -> Self {
+        let step = every.get() as usize;
+        let mut hashes: Vec<SequenceHash> =
+            dense.iter().skip(step - 1).step_by(step).copied().collect();
+        if !dense.len().is_multiple_of(step) {
+            hashes.extend(dense.last());
+        }
+        Self::Sparse {
+            every,
+            blocks: u32::try_from(dense.len()).unwrap_or(u32::MAX),
+            hashes,
+        }
+    }
+
+    /// How many full blocks the request has.
+    pub fn blocks(&self) -> usize {
+        match self {
+            Self::Dense(hashes) => hashes.len(),
+            Self::Sparse { blocks, .. } => *blocks as usize,
+        }
+    }
+
+    /// How many hashes are sent for them.
+    pub fn sent(&self) -> usize {
+        match self {
+            Self::Dense(hashes) | Self::Sparse { hashes, .. } => hashes.len(),
+        }
+    }
 }

@@ -11,7 +11,9 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bus::{Bus, Expect, Key, MemoryBus, Record};
-use contracts::rpc::{CallError, Feed, Index, OverlapAnswer, OverlapRequest, TargetDigest};
+use contracts::rpc::{
+    CallError, Feed, Index, OverlapAnswer, OverlapRequest, PrefixHashes, TargetDigest,
+};
 use contracts::topics::{FLEET, INCARNATIONS, LAYOUT, kv_events_of};
 use contracts::{Encoding, FleetEntry};
 use domain::{
@@ -208,7 +210,7 @@ impl Running {
         let blocks: Vec<BlockHash> = path.iter().copied().map(BlockHash::new).collect();
         let request = OverlapRequest {
             namespace: namespace(),
-            hashes: sequence_hashes(&blocks),
+            hashes: PrefixHashes::Dense(sequence_hashes(&blocks)),
             record,
         };
         self.index.overlap(request).await

@@ -93,7 +93,7 @@ async fn a_text_is_hashed_as_the_engine_tokenises_it() {
     turn(&world, &mut engine, &ids).await;
     let asked = world.index.asked.lock().unwrap();
     assert_eq!(asked.len(), 2);
-    assert_eq!(asked[0].hashes.len(), 2);
+    assert_eq!(asked[0].hashes.blocks(), 2);
     assert_eq!(asked[0], asked[1]);
     assert_eq!(asked[0].namespace.salt.as_deref(), Some("s"));
     assert!(asked[0].record);

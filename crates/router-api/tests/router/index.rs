@@ -4,9 +4,10 @@ use std::sync::Mutex;
 
 use async_trait::async_trait;
 use contracts::rpc::{
-    CallError, Index, LocateRequest, OverlapAnswer, OverlapRequest, TargetDigest,
+    CallError, DumpStream, Index, LocateRequest, OverlapAnswer, OverlapRequest, TargetDigest,
 };
 use domain::{Depths, DpRank, OverlapGroup, Target};
+use futures::StreamExt;
 
 #[derive(Default)]
 pub(crate) struct FakeIndex {
@@ -65,5 +66,9 @@ impl Index for FakeIndex {
 
     async fn digests(&self) -> Result<Vec<TargetDigest>, CallError> {
         Ok(Vec::new())
+    }
+
+    async fn dump(&self) -> Result<DumpStream, CallError> {
+        Ok(futures::stream::empty().boxed())
     }
 }
