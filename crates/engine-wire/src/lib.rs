@@ -1,6 +1,8 @@
 //! What inference engines say and hear: KV-cache events of vLLM, SGLang and TensorRT-LLM decoded into one
 //! vocabulary, and the HTTP dialects of [`vllm`] and [`sglang`], both decoded and encoded. A fake engine speaks
-//! with `encode_*` and `BatchEncoder` of either.
+//! with `encode_*` and `BatchEncoder` of either. Of [`llama_cpp`] only what it says of itself is read.
+//!
+//! How a rank is asked for is one table, [`RANKS`]; how tokens are asked for is [`ask_tokens`].
 //!
 //! Bytes in, values out: no I/O, no clock, no opinion on what the values are good for. The wire's layout is
 //! decided from the bytes themselves, never from an engine's version, because one fleet runs several.
@@ -12,14 +14,18 @@ mod event;
 mod fields;
 mod frames;
 mod gauges;
+pub mod llama_cpp;
 mod models;
 mod msgpack;
 mod ports;
+mod ranks;
 pub mod sglang;
 mod stored;
 mod streamed;
+mod tokens;
 pub mod trtllm;
 mod usage;
+mod version;
 pub mod vllm;
 mod writer;
 
@@ -33,8 +39,13 @@ pub use gauges::{Gauges, Scrape};
 pub use models::{Model, ModelsError, encode_models, parse_models};
 pub use msgpack::Broken;
 pub use ports::{BasePorts, PortsError, computed_endpoints};
+pub use ranks::{
+    Carrier, Numbering, OLDEST, RANKS, Report, Row, TooOld, capability, check_version, rank_refusal,
+};
 pub use stored::{FullBlock, NotIndexable, Stored};
-pub use usage::{encode_usage, parse_usage};
+pub use tokens::{Ask, Asked, TokenizeError, ask_tokens};
+pub use usage::{UsageReader, encode_usage, parse_usage};
+pub use version::Version;
 
 /// Request headers by which some engine lets a client choose a rank or carry engine-internal state, in
 /// lower case. A proxy that decides the rank itself removes all of them from what a client sends.
@@ -44,4 +55,16 @@ pub const CLIENT_RANK_HEADERS: [&str; 3] = [
     // SGLang with its header overrides switched on.
     "x-override-routed-dp-rank",
     "x-override-disagg-prefill-dp-rank",
+];
+
+/// Fields of a request's JSON object by which some engine lets a client choose a rank, for whoever decides the
+/// rank itself to remove.
+pub const CLIENT_RANK_FIELDS: [&str; 4] = [
+    // SGLang from 0.5.10 on, and its name before.
+    "routed_dp_rank",
+    "data_parallel_rank",
+    // SGLang: which rank has prefilled, said to one that decodes.
+    "disagg_prefill_dp_rank",
+    // llama.cpp.
+    "id_slot",
 ];

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use domain::DpRank;
+use domain::{DpRank, Tokens};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -24,6 +24,11 @@ impl MetaInfo {
             dp_rank: Some(dp_rank.get()),
             cached_tokens: Some(cached_tokens),
         }
+    }
+
+    /// Input tokens taken from the cache, where it is said.
+    pub fn cached_tokens(&self) -> Option<Tokens> {
+        self.cached_tokens.map(Tokens::new)
     }
 
     /// The rank that ran, as the server numbers it.

@@ -9,7 +9,7 @@ mod tokenize;
 pub use endpoints::{SourcesError, encode_kv_event_sources, parse_kv_event_sources};
 pub use events::BatchEncoder;
 pub use metrics::{encode_metrics, parse_metrics};
-pub use tokenize::{TokenizeError, Tokenized, encode_tokenized, parse_tokenized, tokenize_request};
+pub use tokenize::{Tokenized, encode_tokenized, parse_tokenized, tokenize_request};
 
 // What all engines share, under the names it had when only this one was spoken.
 pub use crate::gauges::{Gauges, Scrape};

@@ -3,17 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// Why no token ids can be asked for or read.
-#[derive(Debug, thiserror::Error)]
-pub enum TokenizeError {
-    /// It is not JSON of the expected shape.
-    #[error("read the JSON")]
-    Json(#[from] serde_json::Error),
-    /// The request has neither messages nor a text as its prompt: the prompt is missing, or is token ids
-    /// already, or several texts.
-    #[error("the request has neither messages nor one text as its prompt")]
-    NoText,
-}
+use crate::TokenizeError;
 
 /// The fields of a request that decide its tokens. Everything passes as it came.
 #[derive(Deserialize, Serialize)]

@@ -6,8 +6,15 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 /// Files that hold no KV events; those that hold wire data of another kind have tests of their own.
-pub(crate) const WITHOUT_EVENTS: [&str; 9] = [
+pub(crate) const WITHOUT_EVENTS: [&str; 16] = [
     "README.md",
+    "llama-cpp-real/messages-stream.txt",
+    "llama-cpp-real/metrics.prom.txt",
+    "llama-cpp-real/models.json",
+    "llama-cpp-real/props.json",
+    "llama-cpp-real/responses-stream.txt",
+    "llama-cpp-real/slots-busy.json",
+    "llama-cpp-real/slots-idle.json",
     "sglang/0.5.23/load_stat.json",
     "sglang/hash_vectors.json",
     "trtllm/http_request_examples.json",

@@ -5,9 +5,12 @@
 mod corpus;
 mod damage;
 mod dialect;
+mod llama_cpp;
 mod meaning;
+mod ranks;
 mod replay;
 mod round_trip;
 mod sglang;
 mod shapes;
+mod tokens;
 mod trtllm;

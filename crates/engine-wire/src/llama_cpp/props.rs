@@ -1,0 +1,51 @@
+//! `GET /props`: what a server is.
+
+use domain::ModelName;
+use serde::Deserialize;
+
+/// What a server says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Props {
+    /// Its build, such as `b4567-0fd7ca7`; `b0-unknown` where it was built outside its repository.
+    pub version: String,
+    /// How many requests it serves at once.
+    pub slots: u32,
+    /// Tokens that one slot can hold.
+    pub context: u32,
+    /// The name by which clients ask for its model, where it is one: a server without an alias gives its file's
+    /// path, which it accepts like any other name.
+    pub model: Option<ModelName>,
+}
+
+/// Why an answer is not llama.cpp's.
+#[derive(Debug, thiserror::Error)]
+pub enum PropsError {
+    /// It lacks what every llama.cpp says, or has it in another shape.
+    #[error("read the server's properties")]
+    Json(#[from] serde_json::Error),
+}
+
+#[derive(Deserialize)]
+struct Wire {
+    total_slots: u32,
+    default_generation_settings: Settings,
+    model_alias: Option<String>,
+    #[serde(default)]
+    build_info: String,
+}
+
+#[derive(Deserialize)]
+struct Settings {
+    n_ctx: u32,
+}
+
+/// Reads the answer to `GET /props`. Anything that is not llama.cpp's is an error.
+pub fn parse_props(body: &[u8]) -> Result<Props, PropsError> {
+    let wire: Wire = serde_json::from_slice(body)?;
+    Ok(Props {
+        version: wire.build_info,
+        slots: wire.total_slots,
+        context: wire.default_generation_settings.n_ctx,
+        model: wire.model_alias.and_then(|alias| alias.parse().ok()),
+    })
+}
