@@ -14,10 +14,8 @@ use crate::settings::Settings;
 const GROWTH_FROM: usize = 250_000;
 /// Memberships of the fleet whose stores are counted, under callgrind.
 const COUNTED: usize = 250_000;
-/// Rounds of memory: a process hardly differs from the next.
-const MEMORY_ROUNDS: usize = 1;
 
-/// Bytes for each membership.
+/// Bytes for each membership. Once: a process hardly differs from the next.
 pub fn memory(settings: &Settings, note: &dyn Fn(&str)) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for shape in settings.shapes() {
@@ -27,12 +25,10 @@ pub fn memory(settings: &Settings, note: &dyn Fn(&str)) -> anyhow::Result<Vec<Ro
         ));
         let mut rounds = Rounds::default();
         for naming in [Naming::Foreign, Naming::Canonical, Naming::PerTarget] {
-            for _ in 0..MEMORY_ROUNDS {
-                for kind in settings.kinds() {
-                    let answer = Order::new(Measure::Memory, kind, naming, shape).delegate()?;
-                    let case = format!("memory, {}", naming.text());
-                    rounds.note(&case, "bytes/membership", kind, answer.total / answer.of);
-                }
+            for kind in settings.kinds() {
+                let answer = Order::new(Measure::Memory, kind, naming, shape).delegate()?;
+                let case = format!("memory, {}", naming.text());
+                rounds.note(&case, "bytes/membership", kind, answer.total / answer.of);
             }
         }
         rows.extend(rounds.rows(shape.targets, shape.depth));
@@ -40,13 +36,20 @@ pub fn memory(settings: &Settings, note: &dyn Fn(&str)) -> anyhow::Result<Vec<Ro
     Ok(rows)
 }
 
-/// How much more a lookup costs when memberships double: in instructions where valgrind is at hand, else in
-/// CPU time.
+/// How much more a lookup of ours costs when memberships double: in instructions where valgrind is at hand,
+/// else in CPU time.
 pub fn growth(settings: &Settings, note: &dyn Fn(&str)) -> anyhow::Result<Vec<Row>> {
+    if !settings.kinds().contains(&Kind::Ours) {
+        return Ok(Vec::new());
+    }
     let counter = Counter::new(note);
+    let from = settings.fewer(GROWTH_FROM);
     let mut rows = Vec::new();
-    for shape in settings.shapes().into_iter().filter(|it| it.targets == 64) {
-        note(&format!("growth: {} blocks", shape.depth));
+    for shape in settings.shapes() {
+        note(&format!(
+            "growth: {} targets x {} blocks",
+            shape.targets, shape.depth
+        ));
         let mut rounds = Rounds::default();
         for (measure, case) in [
             (Measure::Lookups, "growth of a lookup"),
@@ -55,18 +58,16 @@ pub fn growth(settings: &Settings, note: &dyn Fn(&str)) -> anyhow::Result<Vec<Ro
                 "growth of a lookup by sequence hashes",
             ),
         ] {
-            for kind in settings.kinds() {
-                let cost = |memberships| {
-                    let larger = Shape {
-                        memberships,
-                        ..shape
-                    };
-                    let order = Order::new(measure, kind, Naming::Canonical, larger);
-                    counter.take(&order).map(|it| it.total / it.of)
+            let cost = |memberships| {
+                let larger = Shape {
+                    memberships,
+                    ..shape
                 };
-                let growth = cost(2 * GROWTH_FROM)? / cost(GROWTH_FROM)?;
-                rounds.note(case, counter.ratio_unit(), kind, growth);
-            }
+                let order = Order::new(measure, Kind::Ours, Naming::Canonical, larger);
+                counter.take(&order).map(|it| it.total / it.of)
+            };
+            let growth = cost(2 * from)? / cost(from)?;
+            rounds.note(case, counter.ratio_unit(), Kind::Ours, growth);
         }
         rows.extend(rounds.rows(shape.targets, shape.depth));
     }
@@ -83,7 +84,7 @@ pub fn instructions(settings: &Settings, note: &dyn Fn(&str)) -> anyhow::Result<
             shape.targets, shape.depth
         ));
         let shape = Shape {
-            memberships: COUNTED,
+            memberships: settings.fewer(COUNTED),
             ..shape
         };
         let mut rounds = Rounds::default();

@@ -122,7 +122,6 @@ fn run_here<S: Structure>(
     for event in events {
         steps
             .send(structure.step(event))
-            .ok()
             .expect("the other end is here");
     }
     drop(steps);
@@ -202,7 +201,7 @@ impl<S: Structure> Contestant for Entrant<S> {
             return crate::structures::depths(&scores, targets);
         }
         Self::look(&mut self.reader, &self.queries[at], how);
-        (0..targets).map(|it| S::depth(&self.reader, it)).collect()
+        S::depths(&mut self.reader, targets)
     }
 
     fn mixed(&mut self, events: &[Vec<Event>], backlog: usize, ticks: Ticks) -> (Mixed, Vec<f64>) {
@@ -226,6 +225,7 @@ impl<S: Structure> Contestant for Entrant<S> {
 
     fn visible(&mut self, fleet: &Fleet, background: usize, probes: usize) -> Vec<f64> {
         let mut times = Vec::with_capacity(probes);
+        let targets = fleet.targets();
         for probe in 0..probes {
             let (request, target, [evict, store]) = fleet.tail(probe % fleet.conversations());
             let query = S::query(&request);
@@ -242,7 +242,7 @@ impl<S: Structure> Contestant for Entrant<S> {
             loop {
                 S::native(&mut self.reader, &query);
                 let elapsed = start.elapsed();
-                if S::depth(&self.reader, target) == depth {
+                if S::depths(&mut self.reader, targets)[target as usize] == depth {
                     times.push(elapsed.as_nanos() as f64);
                     break;
                 }

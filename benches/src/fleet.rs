@@ -209,6 +209,11 @@ impl Fleet {
         (request, target, events)
     }
 
+    /// How many targets there are.
+    pub fn targets(&self) -> u32 {
+        self.shape.targets
+    }
+
     /// How many conversations there are.
     pub fn conversations(&self) -> usize {
         self.conversations.len()

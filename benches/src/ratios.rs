@@ -220,12 +220,13 @@ pub fn table(findings: &[Finding]) -> String {
     text
 }
 
-/// The findings as the last line of `--json`.
+/// The findings as the last line of `--json`; whether all is well is null where nothing was compared.
 pub fn summary(findings: &[Finding]) -> Value {
+    let ok = (!findings.is_empty()).then(|| findings.iter().all(|it| it.met));
     let ratio = |it: &Finding| json!({"what": it.what, "target": it.target, "worst": it.worst, "median": it.median, "met": it.met});
     json!({
         "bench": "index",
-        "ok": findings.iter().all(|it| it.met),
+        "ok": ok,
         "ratios": findings.iter().map(ratio).collect::<Vec<_>>(),
     })
 }

@@ -59,8 +59,8 @@ pub trait Structure: Send + Sync + Sized + 'static {
     }
     /// The same answer as the hash map that Dynamo's router reads.
     fn scores(reader: &mut Self::Reader, query: &Self::Query) -> OverlapScores;
-    /// Leading blocks that `target` holds, by the last native answer.
-    fn depth(reader: &Self::Reader, target: u32) -> u32;
+    /// Leading blocks that each of `targets` targets holds, by the last native answer.
+    fn depths(reader: &mut Self::Reader, targets: u32) -> Vec<u32>;
 }
 
 /// What `scores` says of each target.

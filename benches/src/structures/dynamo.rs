@@ -85,7 +85,7 @@ impl<I: Make> Structure for Dynamo<I> {
         reader.0.0.find_matches(query, false)
     }
 
-    fn depth(reader: &Self::Reader, target: u32) -> u32 {
-        router_event::depth(&reader.1, target)
+    fn depths(reader: &mut Self::Reader, targets: u32) -> Vec<u32> {
+        super::depths(&reader.1, targets)
     }
 }

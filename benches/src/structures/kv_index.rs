@@ -132,7 +132,7 @@ impl Structure for KvIndex {
         scores
     }
 
-    fn depth(reader: &Reader, target: u32) -> u32 {
-        reader.depths[target as usize]
+    fn depths(reader: &mut Reader, targets: u32) -> Vec<u32> {
+        reader.depths[..targets as usize].to_vec()
     }
 }
