@@ -7,6 +7,10 @@ use domain::{BlockSize, InvalidId, ModelName};
 use engine_model::StepTime;
 use serde::{Deserialize, Serialize};
 
+use crate::dialect::{Dialect, Version};
+use crate::misbehaviour::Misbehaviour;
+use crate::ranks::Ranks;
+
 /// What vLLM serves at most without being told otherwise, here: longer than any common client sends.
 const DEFAULT_MAX_MODEL_LEN: u32 = 131_072;
 
@@ -14,6 +18,10 @@ const DEFAULT_MAX_MODEL_LEN: u32 = 131_072;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
+    /// Which engine it is.
+    pub engine: Dialect,
+    /// Of which release, such as `0.32.0`; by default the newest that is known.
+    pub engine_version: Option<String>,
     /// Where it serves HTTP; port 0 takes a free one. KV events are published on the same host.
     pub listen: SocketAddr,
     /// The model's name.
@@ -22,7 +30,10 @@ pub struct Config {
     pub lora_adapters: Vec<String>,
     /// Attention data-parallel ranks.
     pub dp_size: u32,
-    /// Tokens per block.
+    /// The first of them, as events, metrics and the rank header number it; of a vLLM that is one node of a
+    /// deployment.
+    pub start_rank: u32,
+    /// Tokens per block, which SGLang calls a page.
     pub block_size: u32,
     /// Blocks of one rank.
     pub kv_blocks: u32,
@@ -40,8 +51,8 @@ pub struct Config {
     pub speed_up: f64,
     /// The most tokens of one request, prompt and answer; by default 131,072 or what a rank holds.
     pub max_model_len: Option<u32>,
-    /// The port of rank 0's event publisher, and with the rank added those of the others; 0 takes free ones
-    /// for all. No events without it.
+    /// The port of rank 0's event publisher, and with the rank added those of the others; 0 takes free ones.
+    /// No events without it.
     pub kv_events_port: Option<u16>,
     /// The same for the replay sockets. No replay without it.
     pub replay_port: Option<u16>,
@@ -51,15 +62,20 @@ pub struct Config {
     pub buffer_steps: u32,
     /// What answers are derived from, besides the prompt.
     pub seed: u64,
+    /// What it does wrong.
+    pub misbehave: Misbehaviour,
 }
 
 impl Default for Config {
     fn default() -> Self {
         Self {
+            engine: Dialect::default(),
+            engine_version: None,
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8000)),
             model: "fake-model".to_owned(),
             lora_adapters: Vec::new(),
             dp_size: 1,
+            start_rank: 0,
             block_size: 16,
             kv_blocks: 8192,
             max_running: 256,
@@ -74,6 +90,7 @@ impl Default for Config {
             kv_events_topic: "kv-events".to_owned(),
             buffer_steps: 10_000,
             seed: 0,
+            misbehave: Misbehaviour::default(),
         }
     }
 }
@@ -133,11 +150,28 @@ pub enum InvalidConfig {
     /// Replay is of events.
     #[error("replay_port needs kv_events_port")]
     ReplayWithoutEvents,
+    /// It is no release.
+    #[error("engine_version {version:?} is no release: write three numbers, such as 0.32.0")]
+    Version {
+        /// What was written.
+        version: String,
+    },
+    /// SGLang counts its ranks from 0.
+    #[error("start_rank {start_rank} is for vllm: the ranks of sglang begin at 0")]
+    StartRank {
+        /// What was asked for.
+        start_rank: u32,
+    },
+    /// Local and global numbers are the same.
+    #[error("misbehave local-ranks needs a start_rank above 0")]
+    LocalRanks,
 }
 
 /// The parts of a configuration that have been checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Checked {
+    pub(crate) version: Version,
+    pub(crate) ranks: Ranks,
     pub(crate) engine: engine_model::Config,
     pub(crate) model: ModelName,
     pub(crate) lora_adapters: Vec<ModelName>,
@@ -167,6 +201,7 @@ impl Config {
             1.0,
             1e9,
         )?;
+        self.check_ranks()?;
         self.check_ports()?;
         let held = u64::from(self.kv_blocks) * u64::from(self.block_size);
         let default_len = u32::try_from(held)
@@ -191,6 +226,12 @@ impl Config {
                 max_running: self.max_running,
                 pass_tokens: self.pass_tokens,
                 step,
+                cache: self.engine.cache(),
+            },
+            version: self.version()?,
+            ranks: Ranks {
+                start: self.start_rank,
+                count: self.dp_size,
             },
             max_model_len,
             model: model_name(&self.model)?,
@@ -202,14 +243,35 @@ impl Config {
         })
     }
 
+    fn version(&self) -> Result<Version, InvalidConfig> {
+        let version = self.engine_version.as_deref();
+        let version = version.unwrap_or_else(|| self.engine.newest());
+        Version::parse(version).ok_or_else(|| InvalidConfig::Version {
+            version: version.to_owned(),
+        })
+    }
+
+    fn check_ranks(&self) -> Result<(), InvalidConfig> {
+        if self.start_rank > 0 && self.engine == Dialect::Sglang {
+            return Err(InvalidConfig::StartRank {
+                start_rank: self.start_rank,
+            });
+        }
+        if self.start_rank == 0 && self.misbehave.local_ranks {
+            return Err(InvalidConfig::LocalRanks);
+        }
+        Ok(())
+    }
+
     fn check_ports(&self) -> Result<(), InvalidConfig> {
         let (events, replay) = (self.kv_events_port, self.replay_port);
         if replay.is_some() && events.is_none() {
             return Err(InvalidConfig::ReplayWithoutEvents);
         }
-        let last = |port: u16| u32::from(port) + (self.dp_size - 1);
+        let last_rank = u64::from(self.start_rank) + u64::from(self.dp_size) - 1;
+        let last = |port: u16| u64::from(port) + last_rank;
         for (setting, port) in [("kv_events_port", events), ("replay_port", replay)] {
-            if let Some(port) = port.filter(|port| *port > 0 && last(*port) > u32::from(u16::MAX)) {
+            if let Some(port) = port.filter(|port| *port > 0 && last(*port) > u64::from(u16::MAX)) {
                 return Err(InvalidConfig::Ports {
                     setting,
                     port,

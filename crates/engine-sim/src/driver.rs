@@ -5,15 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{DpRank, EngineHash, SequenceHash, Timestamp, Tokens};
+use domain::{DpRank, SequenceHash, Timestamp, Tokens};
 use engine_model::{Effect, Engine, Pass, RankStatus, Refused, Request, RequestId};
-use engine_wire::vllm::BatchEncoder;
-use engine_wire::{Lora, Medium, Removed, SpecKind, Stored};
-use service_kit::{CancellationToken, Clock};
+use service_kit::CancellationToken;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::announcer::Announcer;
 use crate::metrics::RankCounters;
 
 /// Commands that wait for the driver. Handlers wait with theirs when it is full, so it only smooths bursts.
@@ -23,8 +21,6 @@ const COMMAND_QUEUE: usize = 1024;
 const MAX_LAG: Duration = Duration::from_millis(250);
 /// Passes that may end in one go before commands are looked at again.
 const PASSES_PER_TURN: u32 = 64;
-/// Sets the engine's hashes apart from those of `domain`, as a real engine's are.
-const ENGINE_HASH_SEED: u64 = 0x76_6c_6c_6d_66_61_6b_65;
 
 /// One request as the HTTP side prepares it.
 #[derive(Debug)]
@@ -38,7 +34,16 @@ pub(crate) struct Job {
     pub(crate) lora: Option<Arc<str>>,
     pub(crate) salt: Option<Arc<str>>,
     pub(crate) session: Option<Arc<str>>,
+    /// The model's rank that must run it; without one the engine balances.
     pub(crate) rank: Option<DpRank>,
+}
+
+/// A request that waits for its turn.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    /// The rank that runs it, numbered as in the deployment.
+    pub(crate) rank: DpRank,
+    pub(crate) progress: watch::Receiver<Progress>,
 }
 
 /// How far a request is. Dropping the receiver aborts the request.
@@ -65,10 +70,7 @@ pub(crate) struct Stopped;
 
 #[derive(Debug)]
 enum Command {
-    Submit(
-        Job,
-        oneshot::Sender<Result<watch::Receiver<Progress>, Refused>>,
-    ),
+    Submit(Job, oneshot::Sender<Result<Accepted, Refused>>),
     Reset(oneshot::Sender<Vec<DpRank>>),
     Report(oneshot::Sender<Vec<RankReport>>),
     Held(oneshot::Sender<BTreeMap<DpRank, Vec<SequenceHash>>>),
@@ -82,10 +84,7 @@ pub(crate) struct DriverHandle {
 
 impl DriverHandle {
     /// Queues a request.
-    pub(crate) async fn submit(
-        &self,
-        job: Job,
-    ) -> Result<Result<watch::Receiver<Progress>, Refused>, Stopped> {
+    pub(crate) async fn submit(&self, job: Job) -> Result<Result<Accepted, Refused>, Stopped> {
         self.ask(|answer| Command::Submit(job, answer)).await
     }
 
@@ -133,19 +132,20 @@ pub(crate) struct Driver {
     next_id: u64,
     counters: Vec<RankCounters>,
     commands: mpsc::Receiver<Command>,
-    /// Where each rank's encoded batches go; empty without events.
-    publishers: Vec<mpsc::Sender<Vec<u8>>>,
-    clock: Clock,
+    announcer: Announcer,
+    /// After how many finished requests it forgets everything; none once it has.
+    restart_after: Option<u64>,
     start: Instant,
     speed_up: f64,
 }
 
 impl Driver {
-    /// A driver of `engine`, `speed_up` times as fast as real time, with one publisher per rank or none.
+    /// A driver of `engine`, `speed_up` times as fast as real time.
     pub(crate) fn new(
         engine: Engine,
         speed_up: f64,
-        publishers: Vec<mpsc::Sender<Vec<u8>>>,
+        restart_after: Option<u64>,
+        announcer: Announcer,
     ) -> (Self, DriverHandle) {
         let (sender, commands) = mpsc::channel(COMMAND_QUEUE);
         let driver = Self {
@@ -155,8 +155,8 @@ impl Driver {
             live: BTreeMap::new(),
             next_id: 0,
             commands,
-            publishers,
-            clock: Clock::system(),
+            announcer,
+            restart_after,
             start: Instant::now(),
             speed_up,
         };
@@ -171,7 +171,7 @@ impl Driver {
                 biased;
                 () = shutdown.cancelled() => return,
                 command = self.commands.recv() => match command {
-                    Some(command) => self.obey(command),
+                    Some(command) => self.obey(command).await,
                     None => return,
                 },
                 () = tokio::time::sleep_until(pass_ends.unwrap_or(self.start)), if pass_ends.is_some() => {
@@ -181,10 +181,11 @@ impl Driver {
         }
     }
 
-    fn obey(&mut self, command: Command) {
+    async fn obey(&mut self, command: Command) {
         // An asker that has gone needs no answer.
         match command {
             Command::Submit(job, answer) => {
+                self.restart_if_due().await;
                 let submitted = self.submit(job);
                 drop(answer.send(submitted));
                 if self.pass.is_none() {
@@ -192,11 +193,8 @@ impl Driver {
                 }
             }
             Command::Reset(answer) => {
-                self.abort_abandoned();
-                let engine = &mut self.engine;
-                let cleared = engine.ranks().map(|rank| engine.clear(rank));
-                let in_use = cleared.filter_map(|it| it.err().map(|error| error.0));
-                drop(answer.send(in_use.collect()));
+                let in_use = self.reset().await;
+                drop(answer.send(in_use));
             }
             Command::Report(answer) => {
                 self.abort_abandoned();
@@ -204,13 +202,43 @@ impl Driver {
             }
             Command::Held(answer) => {
                 let ranks = self.engine.ranks();
-                let held = ranks.map(|rank| (rank, self.engine.held(rank).collect()));
+                let held = ranks.map(|rank| (self.global(rank), self.engine.held(rank).collect()));
                 drop(answer.send(held.collect()));
             }
         }
     }
 
-    fn submit(&mut self, job: Job) -> Result<watch::Receiver<Progress>, Refused> {
+    /// Empties all caches but those in use, whose ranks are returned.
+    async fn reset(&mut self) -> Vec<DpRank> {
+        self.abort_abandoned();
+        let mut in_use = Vec::new();
+        let mut effects = Vec::new();
+        for rank in self.engine.ranks() {
+            match self.engine.clear(rank) {
+                Ok(effect) => effects.extend(effect),
+                Err(refused) => in_use.push(self.global(refused.0)),
+            }
+        }
+        self.announce(&effects).await;
+        in_use
+    }
+
+    /// Forgets everything without a word, if that is what this engine does and its time has come.
+    async fn restart_if_due(&mut self) {
+        let finished = || self.counters.iter().map(|it| it.finished).sum::<u64>();
+        let due = self.restart_after.is_some_and(|after| finished() >= after);
+        if !due || !self.live.is_empty() {
+            return;
+        }
+        self.restart_after = None;
+        let ranks = self.announcer.ranks.count;
+        self.engine = Engine::new(*self.engine.config(), ranks)
+            .expect("an engine of this configuration has been running");
+        self.counters.fill(RankCounters::default());
+        self.announcer.restart().await;
+    }
+
+    fn submit(&mut self, job: Job) -> Result<Accepted, Refused> {
         let id = RequestId::new(self.next_id);
         let rank = self.engine.submit(Request {
             id,
@@ -227,7 +255,10 @@ impl Driver {
             progress,
         };
         self.live.insert(id, live);
-        Ok(receiver)
+        Ok(Accepted {
+            rank: self.global(rank),
+            progress: receiver,
+        })
     }
 
     fn report(&self) -> Vec<RankReport> {
@@ -235,11 +266,10 @@ impl Driver {
         ranks
             .filter_map(|(rank, counters)| {
                 let status = self.engine.status(rank)?;
-                let counters = counters.clone();
                 Some(RankReport {
-                    rank,
+                    rank: self.global(rank),
                     status,
-                    counters,
+                    counters: counters.clone(),
                 })
             })
             .collect()
@@ -254,10 +284,11 @@ impl Driver {
                 return;
             };
             let effects = self.engine.finish_pass();
-            self.publish(&effects).await;
+            self.announce(&effects).await;
             for effect in &effects {
                 self.tell(effect);
             }
+            self.restart_if_due().await;
             let earliest = now - MAX_LAG.mul_f64(self.speed_up);
             self.start_pass(pass.ends_at.max(earliest));
         }
@@ -283,71 +314,18 @@ impl Driver {
         });
     }
 
-    /// One batch for each rank whose cache changed.
-    async fn publish(&self, effects: &[Effect]) {
-        let mut batches = BTreeMap::<DpRank, BatchEncoder>::new();
-        for effect in effects {
-            match effect {
-                Effect::Cleared { rank } => batches.entry(*rank).or_default().cleared(),
-                Effect::Removed { rank, blocks } => {
-                    let batch = batches.entry(*rank).or_default();
-                    // One event for each block, as vLLM sends them.
-                    for block in blocks {
-                        batch.removed(&Removed {
-                            block_hashes: vec![engine_hash(*block)],
-                            medium: Medium::Tier(domain::Tier::Gpu),
-                            group: Some(0),
-                        });
-                    }
-                }
-                Effect::Stored {
-                    rank,
-                    id,
-                    first_block,
-                    parent,
-                    blocks,
-                } => {
-                    let live = self.live.get(id);
-                    let job = &live
-                        .expect("a request lives until its Finished is told")
-                        .job;
-                    let stored = self.stored(job, *first_block as usize, *parent, blocks);
-                    batches.entry(*rank).or_default().stored(&stored);
-                }
-                _ => {}
-            }
-        }
-        for (rank, batch) in batches {
-            if let Some(publisher) = self.publishers.get(rank.get() as usize) {
-                let payload = batch.finish(self.clock.now(), rank);
-                // It only goes away at the end of the process, when nobody listens.
-                drop(publisher.send(payload).await);
-            }
-        }
+    async fn announce(&self, effects: &[Effect]) {
+        let job = |id| {
+            let live = self.live.get(&id);
+            &live
+                .expect("a request lives until its Finished is told")
+                .job
+        };
+        self.announcer.announce(effects, job).await;
     }
 
-    fn stored(
-        &self,
-        job: &Job,
-        first: usize,
-        parent: Option<SequenceHash>,
-        blocks: &[SequenceHash],
-    ) -> Stored {
-        let block_size = self.engine.config().block_size.get();
-        let size = block_size as usize;
-        Stored {
-            block_hashes: blocks.iter().map(|it| engine_hash(*it)).collect(),
-            parent: parent.map(engine_hash),
-            token_ids: job.tokens[first * size..(first + blocks.len()) * size].to_vec(),
-            opaque_tokens: 0,
-            block_size,
-            medium: Medium::Tier(domain::Tier::Gpu),
-            group: Some(0),
-            spec_kind: Some(SpecKind::FullAttention),
-            lora: job.lora.clone().map(Lora::Named),
-            salt: job.salt.clone(),
-            session: job.session.clone(),
-        }
+    fn global(&self, rank: DpRank) -> DpRank {
+        self.announcer.ranks.global(rank)
     }
 
     /// Tells a request what a pass did to it, and counts.
@@ -392,13 +370,4 @@ impl Driver {
         let micros = (time.as_micros() as f64 / self.speed_up).ceil();
         self.start + Duration::from_micros(micros as u64)
     }
-}
-
-/// The fake engine's own name for a block: keyed unlike `domain`'s, equal on all ranks and in all processes,
-/// as vLLM's are from 0.29 on.
-fn engine_hash(sequence: SequenceHash) -> EngineHash {
-    EngineHash::Int(xxh3_64_with_seed(
-        &sequence.get().to_le_bytes(),
-        ENGINE_HASH_SEED,
-    ))
 }

@@ -1,11 +1,12 @@
-//! What `GET /metrics` says, under vLLM's names.
+//! What `GET /metrics` says, under the engine's names.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use domain::{BlockSize, DpRank, Tokens};
-use engine_wire::vllm::{Gauges, encode_metrics};
+use domain::{DpRank, Tokens};
+use engine_wire::{Gauges, sglang, vllm};
 
+use crate::dialect::Dialect;
 use crate::driver::RankReport;
 
 /// What has happened on one rank since it began.
@@ -23,9 +24,9 @@ pub(crate) struct RankCounters {
 
 /// The Prometheus text.
 pub(crate) fn text(
+    dialect: Dialect,
     model: &str,
-    block_size: BlockSize,
-    kv_blocks: u32,
+    engine: &engine_model::Config,
     reports: &[RankReport],
 ) -> String {
     let gauges = |report: &RankReport| Gauges {
@@ -34,16 +35,25 @@ pub(crate) fn text(
         kv_used: Some(report.status.kv_used),
         prefix_queries: Some(Tokens::new(report.counters.prompt_tokens)),
         prefix_hits: Some(Tokens::new(report.counters.cached_tokens)),
-        block_size: Some(block_size),
-        kv_blocks: Some(u64::from(kv_blocks)),
+        block_size: Some(engine.block_size),
+        kv_blocks: Some(u64::from(engine.kv_blocks)),
     };
     let ranks: BTreeMap<DpRank, Gauges> = reports.iter().map(|it| (it.rank, gauges(it))).collect();
-    let mut text = encode_metrics(model, &ranks);
-    let model = model.escape_default().to_string();
-    for report in reports {
-        write_counters(&mut text, &model, report);
+    let escaped = model.escape_default().to_string();
+    match dialect {
+        Dialect::Vllm => {
+            let mut text = vllm::encode_metrics(model, &ranks);
+            for report in reports {
+                write_counters(&mut text, &escaped, report);
+            }
+            text
+        }
+        Dialect::Sglang => {
+            let mut text = sglang::encode_metrics(model, &ranks);
+            write_sums(&mut text, &escaped, reports);
+            text
+        }
     }
-    text
 }
 
 fn write_counters(text: &mut String, model: &str, report: &RankReport) {
@@ -73,6 +83,30 @@ fn write_counters(text: &mut String, model: &str, report: &RankReport) {
         _ = writeln!(
             text,
             "vllm:{name}{{engine=\"{rank}\",model_name=\"{model}\"{source}}} {value}"
+        );
+    }
+}
+
+/// SGLang's counters, which have no rank.
+fn write_sums(text: &mut String, model: &str, reports: &[RankReport]) {
+    let sum = |value: fn(&RankCounters) -> u64| -> u64 {
+        reports.iter().map(|it| value(&it.counters)).sum()
+    };
+    let rows = [
+        ("prompt_tokens_total", "", sum(|it| it.prompt_tokens)),
+        (
+            "cached_tokens_total",
+            ",cache_source=\"device\"",
+            sum(|it| it.cached_tokens),
+        ),
+        ("generation_tokens_total", "", sum(|it| it.generated_tokens)),
+        ("num_requests_total", "", sum(|it| it.finished)),
+    ];
+    for (name, label, value) in rows {
+        // Writing to a String cannot fail.
+        _ = writeln!(
+            text,
+            "sglang:{name}{{engine_type=\"unified\",model_name=\"{model}\"{label}}} {value}"
         );
     }
 }

@@ -9,6 +9,7 @@ use domain::{DpRank, EventSeq, RankEndpoint};
 use engine_wire::{decode_replay_request, live_frames, replay_end_frames, replay_frames};
 use service_kit::CancellationToken;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tracing::{debug, warn};
 use zeromq::{
     Endpoint, PubSocket, RouterSocket, Socket as _, SocketRecv as _, SocketSend as _, ZmqError,
@@ -20,6 +21,23 @@ const BATCH_QUEUE: usize = 1024;
 /// How long a subscriber may take to accept one replayed batch before its replay is given up.
 const REPLAY_PATIENCE: Duration = Duration::from_secs(1);
 
+/// What a publisher is given to publish.
+#[derive(Debug)]
+pub(crate) struct Publication {
+    /// When it came about.
+    pub(crate) made: Instant,
+    pub(crate) word: Word,
+}
+
+/// What came about on a rank.
+#[derive(Debug)]
+pub(crate) enum Word {
+    /// An encoded batch of events.
+    Batch(Vec<u8>),
+    /// Its engine began anew: so do its sequence numbers, and what it keeps for replay.
+    Restart,
+}
+
 /// Where a rank publishes.
 #[derive(Clone, Debug)]
 pub(crate) struct Ports<'a> {
@@ -29,6 +47,10 @@ pub(crate) struct Ports<'a> {
     /// None without replay, 0 takes a free one.
     pub(crate) replay: Option<u16>,
     pub(crate) topic: &'a str,
+    /// How many batches it keeps for replay.
+    pub(crate) keep: u32,
+    /// How long after it came about it publishes something.
+    pub(crate) late: Duration,
 }
 
 /// One rank's sockets, bound.
@@ -36,19 +58,19 @@ pub(crate) struct Publisher {
     publish: PubSocket,
     replay: Option<RouterSocket>,
     endpoint: RankEndpoint,
-    batches: mpsc::Receiver<Vec<u8>>,
+    publications: mpsc::Receiver<Publication>,
+    late: Duration,
     next_seq: EventSeq,
     kept: VecDeque<(EventSeq, Vec<u8>)>,
     keep: usize,
 }
 
 impl Publisher {
-    /// Binds the sockets of `dp_rank`, and returns where its encoded batches go. The error names the port.
+    /// Binds the sockets of `dp_rank`, and returns where its publications go. The error names the port.
     pub(crate) async fn bind(
         dp_rank: DpRank,
         ports: &Ports<'_>,
-        keep: u32,
-    ) -> Result<(Self, mpsc::Sender<Vec<u8>>), (u16, ZmqError)> {
+    ) -> Result<(Self, mpsc::Sender<Publication>), (u16, ZmqError)> {
         let mut publish = PubSocket::new();
         let bound = bind(&mut publish, ports.host, ports.publish).await?;
         let publish_endpoint = advertised(&bound);
@@ -60,7 +82,7 @@ impl Publisher {
                 (Some(socket), Some(advertised(&bound)))
             }
         };
-        let (sender, batches) = mpsc::channel(BATCH_QUEUE);
+        let (sender, publications) = mpsc::channel(BATCH_QUEUE);
         let publisher = Self {
             publish,
             replay,
@@ -70,10 +92,11 @@ impl Publisher {
                 replay: replay_endpoint,
                 topic: ports.topic.to_owned(),
             },
-            batches,
+            publications,
+            late: ports.late,
             next_seq: EventSeq::new(0),
             kept: VecDeque::new(),
-            keep: keep as usize,
+            keep: ports.keep as usize,
         };
         Ok((publisher, sender))
     }
@@ -85,15 +108,34 @@ impl Publisher {
 
     /// Publishes and replays until told to stop.
     pub(crate) async fn run(mut self, shutdown: CancellationToken) {
+        let mut next: Option<Publication> = None;
         loop {
+            let due = next.as_ref().map(|it| it.made + self.late);
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return,
-                batch = self.batches.recv() => match batch {
-                    Some(payload) => self.publish(payload).await,
+                () = at(due), if due.is_some() => {
+                    if let Some(publication) = next.take() {
+                        self.speak(publication.word).await;
+                    }
+                }
+                publication = self.publications.recv(), if due.is_none() => match publication {
+                    // No timer: it would let a replay that is asked for now come first.
+                    Some(publication) if self.late.is_zero() => self.speak(publication.word).await,
+                    Some(publication) => next = Some(publication),
                     None => return,
                 },
                 request = receive(self.replay.as_mut()) => self.answer(request).await,
+            }
+        }
+    }
+
+    async fn speak(&mut self, word: Word) {
+        match word {
+            Word::Batch(payload) => self.publish(payload).await,
+            Word::Restart => {
+                self.next_seq = EventSeq::new(0);
+                self.kept.clear();
             }
         }
     }
@@ -168,6 +210,13 @@ fn advertised(endpoint: &Endpoint) -> String {
         }
     }
     text
+}
+
+async fn at(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => tokio::time::sleep_until(instant).await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn receive(socket: Option<&mut RouterSocket>) -> Result<ZmqMessage, ZmqError> {

@@ -10,14 +10,22 @@ use domain::RankEndpoint;
 use engine_model::Engine;
 use service_kit::CancellationToken;
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 use zeromq::ZmqError;
 
+use crate::announcer::Announcer;
+use crate::config::Checked;
+use crate::dialect::Dialect;
 use crate::driver::{Driver, DriverHandle};
 use crate::http::{self, Surface};
-use crate::publisher::{Ports, Publisher};
+use crate::publisher::{Ports, Publication, Publisher};
+use crate::ranks::Ranks;
 use crate::{Config, InvalidConfig};
+
+/// How often free ports in a row are looked for.
+const FREE_PORT_TRIES: u32 = 100;
 
 /// How long open connections may take to end after the engine was told to stop.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(2);
@@ -74,30 +82,19 @@ impl EngineSim {
         let http_addr = listener.local_addr().map_err(http_error)?;
         let engine = Engine::new(checked.engine, config.dp_size)
             .expect("the counts were checked to be at least 1");
-
-        let mut publishers = Vec::new();
-        let mut batches = Vec::new();
-        if let Some(base) = config.kv_events_port {
-            for rank in engine.ranks() {
-                let ports = Ports {
-                    host: http_addr.ip(),
-                    publish: offset(base, rank.get()),
-                    replay: config.replay_port.map(|base| offset(base, rank.get())),
-                    topic: &config.kv_events_topic,
-                };
-                let bound = Publisher::bind(rank, &ports, config.buffer_steps).await;
-                let (publisher, sender) = bound.map_err(|(port, source)| BindError::Events {
-                    host: ports.host,
-                    port,
-                    source,
-                })?;
-                publishers.push(publisher);
-                batches.push(sender);
-            }
-        }
+        let (publishers, senders) = publishers(&config, checked.ranks, http_addr.ip()).await?;
         let kv_endpoints: Vec<_> = publishers.iter().map(|it| it.endpoint().clone()).collect();
-        let (driver, handle) = Driver::new(engine, config.speed_up, batches);
-        let surface = surface(&config, checked, handle, &kv_endpoints);
+        let announcer = Announcer {
+            dialect: config.engine,
+            ranks: checked.ranks,
+            block_size: checked.engine.block_size,
+            clock: service_kit::Clock::system(),
+            only_first: config.misbehave.only_rank_0_publishes,
+            publishers: senders,
+        };
+        let restart_after = config.misbehave.restart_after;
+        let (driver, handle) = Driver::new(engine, config.speed_up, restart_after, announcer);
+        let surface = surface(config, checked, handle, &kv_endpoints);
         Ok(Self {
             http_addr,
             listener,
@@ -158,6 +155,59 @@ async fn stopping(stop: CancellationToken, task: impl Future<Output = ()>) {
     task.await;
 }
 
+/// Binds the event sockets of all ranks; none without events.
+async fn publishers(
+    config: &Config,
+    ranks: Ranks,
+    host: IpAddr,
+) -> Result<(Vec<Publisher>, Vec<mpsc::Sender<Publication>>), BindError> {
+    let mut bound = (Vec::new(), Vec::new());
+    let Some(publish) = config.kv_events_port else {
+        return Ok(bound);
+    };
+    // SGLang says only where the first rank is: free ports must be in a row.
+    let in_a_row = config.engine == Dialect::Sglang;
+    let base = |port: u16| match port {
+        0 if in_a_row => free_ports(host, ranks.count),
+        port => port,
+    };
+    let publish = base(publish);
+    let replay = config.replay_port.map(base);
+    for rank in ranks.iter() {
+        let ports = Ports {
+            host,
+            publish: offset(publish, rank.get()),
+            replay: replay.map(|base| offset(base, rank.get())),
+            topic: &config.kv_events_topic,
+            keep: config.buffer_steps,
+            late: config.misbehave.publish_late,
+        };
+        let (publisher, sender) = Publisher::bind(rank, &ports)
+            .await
+            .map_err(|(port, source)| BindError::Events { host, port, source })?;
+        bound.0.push(publisher);
+        bound.1.push(sender);
+    }
+    Ok(bound)
+}
+
+/// The first of `count` ports in a row that nobody listens on at the moment, or 0 where none are found.
+fn free_ports(host: IpAddr, count: u32) -> u16 {
+    let free = |port: u16| std::net::TcpListener::bind((host, port)).ok();
+    for _ in 0..FREE_PORT_TRIES {
+        // The system's choice is held while its neighbours are tried.
+        let Some(first) = free(0) else { continue };
+        let Ok(base) = first.local_addr().map(|it| it.port()) else {
+            continue;
+        };
+        let next = |at| free(base.checked_add(u16::try_from(at).ok()?)?);
+        if (1..count).all(|at| next(at).is_some()) {
+            return base;
+        }
+    }
+    0
+}
+
 /// The port of `rank`; 0 stays 0, any free one. The sum was checked to be a port.
 fn offset(base: u16, rank: u32) -> u16 {
     match base {
@@ -167,23 +217,23 @@ fn offset(base: u16, rank: u32) -> u16 {
 }
 
 fn surface(
-    config: &Config,
-    checked: crate::config::Checked,
+    config: Config,
+    checked: Checked,
     driver: DriverHandle,
     kv_endpoints: &[RankEndpoint],
 ) -> Surface {
     Surface {
+        sources: crate::sources::body(&config, &checked, kv_endpoints),
         driver,
         model: checked.model,
         lora_adapters: checked.lora_adapters,
+        dialect: config.engine,
+        version: checked.version,
         engine: checked.engine,
-        dp_size: config.dp_size,
+        ranks: checked.ranks,
+        misbehave: config.misbehave,
         max_model_len: checked.max_model_len,
         seed: config.seed,
-        sources: engine_wire::vllm::encode_kv_event_sources(
-            kv_endpoints,
-            u64::from(config.buffer_steps),
-        ),
         clock: service_kit::Clock::system(),
         next_answer: AtomicU64::new(0),
     }

@@ -1,16 +1,16 @@
 //! Request bodies, read as far as the fake engine looks at them; other fields pass unread.
 
 use std::borrow::Cow;
-use std::fmt;
 
-use serde::de::{Error as _, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use domain::Endpoint;
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::error::ApiError;
+use super::prompt::Prompt;
 use crate::tokenizer;
 
-/// The body of chat and text completions, and of `/tokenize`.
+/// The body of a request of any endpoint that generates, and of `/tokenize`.
 #[derive(Deserialize)]
 pub(super) struct GenerateBody<'a> {
     #[serde(borrow)]
@@ -18,6 +18,16 @@ pub(super) struct GenerateBody<'a> {
     #[serde(borrow)]
     pub(super) messages: Option<Vec<Message<'a>>>,
     prompt: Option<Prompt>,
+    /// Of responses.
+    #[serde(borrow)]
+    input: Option<&'a RawValue>,
+    #[serde(borrow)]
+    instructions: Option<Cow<'a, str>>,
+    /// Of Anthropic's messages: what stands before them.
+    #[serde(borrow)]
+    system: Option<&'a RawValue>,
+    /// SGLang's: the tokens of a chat.
+    input_ids: Option<Vec<u32>>,
     #[serde(borrow)]
     tools: Option<&'a RawValue>,
     add_generation_prompt: Option<bool>,
@@ -26,6 +36,7 @@ pub(super) struct GenerateBody<'a> {
     pub(super) n: Option<u32>,
     pub(super) max_tokens: Option<i64>,
     pub(super) max_completion_tokens: Option<i64>,
+    pub(super) max_output_tokens: Option<i64>,
     pub(super) min_tokens: Option<u32>,
     pub(super) ignore_eos: Option<bool>,
     pub(super) return_token_ids: Option<bool>,
@@ -36,6 +47,11 @@ pub(super) struct GenerateBody<'a> {
     #[serde(borrow)]
     pub(super) vllm_xargs: Option<ExtraArgs<'a>>,
     kv_transfer_params: Option<KvTransferParams>,
+    /// SGLang's: the rank that must run it, and its older name.
+    routed_dp_rank: Option<i64>,
+    data_parallel_rank: Option<i64>,
+    /// SGLang's: whether a chat's answer says on which rank it ran.
+    pub(super) return_meta_info: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -94,6 +110,21 @@ impl<'a> GenerateBody<'a> {
         parsed(body)
     }
 
+    /// The rank that the body names.
+    pub(super) fn rank(&self) -> Option<i64> {
+        self.routed_dp_rank.or(self.data_parallel_rank)
+    }
+
+    /// The prompt as `endpoint` has it.
+    pub(super) fn tokens(&self, endpoint: Endpoint) -> Result<Vec<u32>, ApiError> {
+        match endpoint {
+            Endpoint::Chat => self.chat_tokens(),
+            Endpoint::Completions | Endpoint::Embeddings => self.prompt_tokens(),
+            Endpoint::Responses => self.response_tokens(),
+            Endpoint::Messages => self.message_tokens(),
+        }
+    }
+
     /// The prompt of a text completion.
     pub(super) fn prompt_tokens(&self) -> Result<Vec<u32>, ApiError> {
         match &self.prompt {
@@ -106,18 +137,60 @@ impl<'a> GenerateBody<'a> {
     /// The prompt of a chat: token ids where the client has them, else the template's.
     pub(super) fn chat_tokens(&self) -> Result<Vec<u32>, ApiError> {
         let given = self.kv_transfer_params.as_ref();
-        if let Some(tokens) = given.and_then(|it| it.prompt_token_ids.clone()) {
-            return Ok(tokens);
+        let given = given.and_then(|it| it.prompt_token_ids.as_ref());
+        if let Some(tokens) = given.or(self.input_ids.as_ref()) {
+            return Ok(tokens.clone());
         }
+        self.rendered_after(None, self.given_messages()?)
+    }
+
+    /// The prompt of a response: its instructions as a system message before its input.
+    fn response_tokens(&self) -> Result<Vec<u32>, ApiError> {
+        let missing = || ApiError::bad_request("input is missing", Some("input"));
+        let input = self.input.ok_or_else(missing)?;
+        let instructions = self.instructions.as_deref();
+        let messages: Vec<Message<'_>> = if input.get().starts_with('[') {
+            parsed(input.get().as_bytes())?
+        } else {
+            vec![Message {
+                role: Cow::Borrowed("user"),
+                content: Some(input),
+                tool_calls: None,
+            }]
+        };
+        self.rendered_after(instructions.map(Cow::Borrowed), &messages)
+    }
+
+    /// The prompt of Anthropic's messages: their system text as a message before them.
+    fn message_tokens(&self) -> Result<Vec<u32>, ApiError> {
+        let system = self.system.filter(|it| it.get() != "null");
+        let system = system.map(content_text).transpose()?;
+        self.rendered_after(system.map(Cow::Owned), self.given_messages()?)
+    }
+
+    fn given_messages(&self) -> Result<&[Message<'a>], ApiError> {
         let missing = || ApiError::bad_request("messages are missing", Some("messages"));
-        let messages = self.messages.as_deref().ok_or_else(missing)?;
+        self.messages.as_deref().ok_or_else(missing)
+    }
+
+    /// What the template makes of `messages` behind a system message.
+    fn rendered_after(
+        &self,
+        system: Option<Cow<'_, str>>,
+        messages: &[Message<'_>],
+    ) -> Result<Vec<u32>, ApiError> {
         let contents = messages.iter().map(Message::text);
         let contents: Vec<_> = contents.collect::<Result<_, _>>()?;
+        let system = system.as_deref().map(|content| tokenizer::Message {
+            role: "system",
+            content,
+        });
         let rendered = messages.iter().zip(&contents);
         let rendered = rendered.map(|(message, content)| tokenizer::Message {
             role: &message.role,
             content,
         });
+        let rendered = system.into_iter().chain(rendered);
         let tools = self.tools.map(RawValue::get).filter(|it| *it != "null");
         let ask = self.add_generation_prompt.unwrap_or(true);
         Ok(tokenizer::encode_chat(tools, rendered, ask))
@@ -125,26 +198,10 @@ impl<'a> GenerateBody<'a> {
 }
 
 impl Message<'_> {
-    /// Its content as the template writes it: text as it is, other parts and tool calls as JSON.
+    /// What the template writes of it: its text, and tool calls as JSON.
     fn text(&self) -> Result<String, ApiError> {
-        let invalid = |error: serde_json::Error| {
-            ApiError::bad_request(format!("content of a message: {error}"), Some("messages"))
-        };
-        let mut text = match self.content.map(RawValue::get) {
-            None | Some("null") => String::new(),
-            Some(json) if json.starts_with('"') => serde_json::from_str(json).map_err(invalid)?,
-            Some(json) if json.starts_with('[') => {
-                let parts: Vec<&RawValue> = serde_json::from_str(json).map_err(invalid)?;
-                let mut text = String::new();
-                for part in parts {
-                    let Part { text: of_part } =
-                        serde_json::from_str(part.get()).map_err(invalid)?;
-                    text.push_str(of_part.as_deref().unwrap_or(part.get()));
-                }
-                text
-            }
-            Some(json) => json.to_owned(),
-        };
+        let content = self.content.map(content_text).transpose()?;
+        let mut text = content.unwrap_or_default();
         if let Some(calls) = self
             .tool_calls
             .map(RawValue::get)
@@ -156,89 +213,26 @@ impl Message<'_> {
     }
 }
 
-/// A prompt: text, token ids, or a list of exactly one of either. Token ids are read without a detour,
-/// since prompts of a hundred thousand are common.
-enum Prompt {
-    Text(String),
-    Tokens(Vec<u32>),
-}
-
-impl<'de> Deserialize<'de> for Prompt {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(PromptVisitor)
+/// Content as the template writes it: text as it is, other parts as JSON.
+fn content_text(content: &RawValue) -> Result<String, ApiError> {
+    let invalid = |error: serde_json::Error| {
+        ApiError::bad_request(format!("content of a message: {error}"), Some("messages"))
+    };
+    let json = content.get();
+    if json == "null" {
+        return Ok(String::new());
     }
-}
-
-struct PromptVisitor;
-
-impl<'de> Visitor<'de> for PromptVisitor {
-    type Value = Prompt;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text, a list of token ids, or a list of one of these")
+    if json.starts_with('"') {
+        return serde_json::from_str(json).map_err(invalid);
     }
-
-    fn visit_str<E>(self, text: &str) -> Result<Prompt, E> {
-        Ok(Prompt::Text(text.to_owned()))
+    if !json.starts_with('[') {
+        return Ok(json.to_owned());
     }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Prompt, A::Error> {
-        let mut tokens = match list.next_element()? {
-            None => return Ok(Prompt::Tokens(Vec::new())),
-            Some(Element::Token(token)) => vec![token],
-            Some(Element::Prompt(prompt)) => {
-                return match list.next_element::<serde::de::IgnoredAny>()? {
-                    None => Ok(prompt),
-                    Some(_) => Err(A::Error::custom(
-                        "only one prompt per request is served here",
-                    )),
-                };
-            }
-        };
-        while let Some(token) = list.next_element()? {
-            tokens.push(token);
-        }
-        Ok(Prompt::Tokens(tokens))
+    let parts: Vec<&RawValue> = serde_json::from_str(json).map_err(invalid)?;
+    let mut text = String::new();
+    for part in parts {
+        let Part { text: of_part } = serde_json::from_str(part.get()).map_err(invalid)?;
+        text.push_str(of_part.as_deref().unwrap_or(part.get()));
     }
-}
-
-/// What a list may begin with.
-enum Element {
-    Token(u32),
-    Prompt(Prompt),
-}
-
-impl<'de> Deserialize<'de> for Element {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ElementVisitor)
-    }
-}
-
-struct ElementVisitor;
-
-impl<'de> Visitor<'de> for ElementVisitor {
-    type Value = Element;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a token id, a text or a list of token ids")
-    }
-
-    fn visit_u64<E: serde::de::Error>(self, token: u64) -> Result<Element, E> {
-        let out_of_range = |_| E::custom(format!("{token} is no token id"));
-        u32::try_from(token)
-            .map(Element::Token)
-            .map_err(out_of_range)
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Element, E> {
-        Ok(Element::Prompt(Prompt::Text(text.to_owned())))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Element, A::Error> {
-        let mut tokens = Vec::new();
-        while let Some(token) = list.next_element()? {
-            tokens.push(token);
-        }
-        Ok(Element::Prompt(Prompt::Tokens(tokens)))
-    }
+    Ok(text)
 }

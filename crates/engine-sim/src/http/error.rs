@@ -1,5 +1,6 @@
-//! Errors in vLLM's shape: `{"error": {"message", "type", "param", "code"}}`.
+//! Errors in vLLM's shape, `{"error": {"message", "type", "param", "code"}}`, and in SGLang's.
 
+use axum::Extension;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use domain::ModelName;
@@ -24,6 +25,8 @@ struct Envelope<'a> {
 
 #[derive(Serialize)]
 struct Shape<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object: Option<&'static str>,
     message: &'a str,
     #[serde(rename = "type")]
     kind: &'static str,
@@ -55,14 +58,25 @@ impl ApiError {
     /// The error as JSON.
     pub(crate) fn json(&self) -> String {
         let envelope = Envelope {
-            error: Shape {
-                message: &self.message,
-                kind: self.kind,
-                param: self.param,
-                code: self.status.as_u16(),
-            },
+            error: self.shape(None),
         };
         serde_json::to_string(&envelope).expect("texts and numbers have a JSON form")
+    }
+
+    /// The error as JSON without an envelope, as SGLang has it.
+    pub(crate) fn flat_json(&self) -> String {
+        let shape = self.shape(Some("error"));
+        serde_json::to_string(&shape).expect("texts and numbers have a JSON form")
+    }
+
+    fn shape(&self, object: Option<&'static str>) -> Shape<'_> {
+        Shape {
+            object,
+            message: &self.message,
+            kind: self.kind,
+            param: self.param,
+            code: self.status.as_u16(),
+        }
     }
 }
 
@@ -86,6 +100,7 @@ impl From<Refused> for ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let json = super::json(self.json());
-        (self.status, json).into_response()
+        // Whoever speaks another dialect writes it anew.
+        (self.status, Extension(self), json).into_response()
     }
 }

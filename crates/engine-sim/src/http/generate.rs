@@ -1,4 +1,4 @@
-//! Chat and text completions: from a body to a job, and from its progress to an answer.
+//! From the body of a request to a job, and from its progress to an answer.
 
 use std::sync::Arc;
 
@@ -6,13 +6,13 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use domain::{DpRank, HashSeed, block_hashes, sequence_hashes};
-use engine_wire::vllm::RANK_HEADER;
+use domain::{DpRank, Endpoint, HashSeed, block_hashes, sequence_hashes};
 
-use super::answer::{Answer, Kind};
+use super::answer::Answer;
 use super::body::GenerateBody;
 use super::error::ApiError;
-use super::{Shared, Surface};
+use super::{Shared, Surface, sglang, vllm};
+use crate::dialect::Dialect;
 use crate::driver::Job;
 use crate::generator::Generator;
 
@@ -27,9 +27,7 @@ pub(super) async fn chat(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, ApiError> {
-    let body = GenerateBody::parse(&body)?;
-    let prompt = body.chat_tokens()?;
-    generate(&surface, &headers, &body, prompt, Kind::Chat).await
+    generate(&surface, Endpoint::Chat, &headers, &body).await
 }
 
 /// `POST /v1/completions`.
@@ -38,26 +36,45 @@ pub(super) async fn completions(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, ApiError> {
-    let body = GenerateBody::parse(&body)?;
-    let prompt = body.prompt_tokens()?;
-    generate(&surface, &headers, &body, prompt, Kind::Text).await
+    generate(&surface, Endpoint::Completions, &headers, &body).await
+}
+
+/// `POST /v1/responses`.
+pub(super) async fn responses(
+    State(surface): Shared,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    generate(&surface, Endpoint::Responses, &headers, &body).await
+}
+
+/// `POST /v1/messages`.
+pub(super) async fn messages(
+    State(surface): Shared,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    generate(&surface, Endpoint::Messages, &headers, &body).await
 }
 
 async fn generate(
     surface: &Surface,
+    endpoint: Endpoint,
     headers: &HeaderMap,
-    body: &GenerateBody<'_>,
-    prompt: Vec<u32>,
-    kind: Kind,
+    body: &[u8],
 ) -> Result<Response, ApiError> {
+    let body = &GenerateBody::parse(body)?;
+    let prompt = body.tokens(endpoint)?;
     let lora = surface.adapter(body.model.as_deref())?;
     if body.n.is_some_and(|n| n != 1) {
-        return Err(ApiError::bad_request(
-            "only n = 1 is served here",
-            Some("n"),
-        ));
+        let message = "only n = 1 is served here";
+        return Err(ApiError::bad_request(message, Some("n")));
     }
-    let max_tokens = max_tokens(surface, body, prompt.len(), kind)?;
+    let stream = body.stream == Some(true);
+    if surface.dialect == Dialect::Sglang {
+        sglang::check(body, stream)?;
+    }
+    let max_tokens = max_tokens(surface, body, prompt.len(), endpoint)?;
     let min_tokens = match body.ignore_eos {
         Some(true) => u32::MAX,
         _ => body.min_tokens.unwrap_or(0),
@@ -71,7 +88,7 @@ async fn generate(
     let seed = HashSeed::of(lora.as_deref(), salt.as_deref());
     let blocks = block_hashes(&tokens, surface.engine.block_size, seed);
     let tokens: Arc<[u32]> = tokens.into();
-    let progress = surface
+    let accepted = surface
         .driver
         .submit(Job {
             tokens: Arc::clone(&tokens),
@@ -80,16 +97,32 @@ async fn generate(
             lora,
             salt,
             session: session(headers, body),
-            rank: rank(headers, surface.dp_size)?,
+            rank: rank(surface, endpoint, headers, body)?,
         })
         .await??;
     let request_id = headers.get(REQUEST_ID_HEADER);
-    let answer = Answer::new(surface, kind, body, tokens, isl)
-        .with_request_id(request_id.and_then(|it| it.to_str().ok()));
-    if body.stream == Some(true) {
-        Ok(answer.stream(progress))
+    let request_id = request_id.and_then(|it| it.to_str().ok());
+    let answer = Answer::new(surface, endpoint, body, (tokens, isl), accepted, request_id);
+    if stream {
+        Ok(answer.stream())
     } else {
-        answer.whole(progress).await
+        answer.whole().await
+    }
+}
+
+/// The model's rank that the request must run on.
+fn rank(
+    surface: &Surface,
+    endpoint: Endpoint,
+    headers: &HeaderMap,
+    body: &GenerateBody<'_>,
+) -> Result<Option<DpRank>, ApiError> {
+    if surface.misbehave.ignore_rank.contains(&endpoint) {
+        return Ok(None);
+    }
+    match surface.dialect {
+        Dialect::Vllm => vllm::rank(surface, headers),
+        Dialect::Sglang => sglang::rank(surface, endpoint, headers, body),
     }
 }
 
@@ -98,7 +131,7 @@ fn max_tokens(
     surface: &Surface,
     body: &GenerateBody<'_>,
     isl: usize,
-    kind: Kind,
+    endpoint: Endpoint,
 ) -> Result<u32, ApiError> {
     let longest = surface.max_model_len;
     if isl == 0 {
@@ -118,9 +151,10 @@ fn max_tokens(
         );
         return Err(ApiError::bad_request(message, Some("input_tokens")));
     };
-    let asked = match kind {
-        Kind::Chat => body.max_completion_tokens.or(body.max_tokens),
-        Kind::Text => body.max_tokens,
+    let asked = match endpoint {
+        Endpoint::Chat => body.max_completion_tokens.or(body.max_tokens),
+        Endpoint::Responses => body.max_output_tokens,
+        _ => body.max_tokens,
     };
     match asked {
         Some(asked) if asked < 1 => {
@@ -139,7 +173,7 @@ fn max_tokens(
                 );
                 ApiError::bad_request(message, Some("max_tokens"))
             }),
-        None if kind == Kind::Text => Ok(DEFAULT_COMPLETION_TOKENS.min(room)),
+        None if endpoint == Endpoint::Completions => Ok(DEFAULT_COMPLETION_TOKENS.min(room)),
         None => Ok(room),
     }
 }
@@ -163,19 +197,4 @@ fn session(headers: &HeaderMap, body: &GenerateBody<'_>) -> Option<Arc<str>> {
         .or_else(from_header)
         .or_else(from_extra);
     session.map(Arc::from)
-}
-
-/// The rank asked for. As vLLM does, what is no integer is ignored, and one out of range refused.
-fn rank(headers: &HeaderMap, dp_size: u32) -> Result<Option<DpRank>, ApiError> {
-    let header = headers.get(RANK_HEADER).and_then(|it| it.to_str().ok());
-    let Some(asked) = header.and_then(|it| it.trim().parse::<i64>().ok()) else {
-        return Ok(None);
-    };
-    match u32::try_from(asked) {
-        Ok(rank) if rank < dp_size => Ok(Some(DpRank::new(rank))),
-        _ => {
-            let message = format!("data_parallel_rank {asked} is out of range [0, {dp_size}).");
-            Err(ApiError::bad_request(message, None))
-        }
-    }
 }

@@ -1,9 +1,16 @@
-//! vLLM's HTTP API, as far as routers and clients use it.
+//! The engines' HTTP APIs, as far as routers and clients use them. What only one engine has is in `vllm` and
+//! `sglang`, what only one API has in `openai`, `responses` and `messages`.
 
 mod answer;
 mod body;
 mod error;
 mod generate;
+mod messages;
+mod openai;
+mod prompt;
+mod responses;
+mod sglang;
+mod vllm;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,18 +22,20 @@ use axum::extract::{DefaultBodyLimit, RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use domain::{ModelName, SequenceHash};
-use engine_wire::vllm::{Model, Tokenized, encode_models, encode_tokenized};
+use domain::{Endpoint, ModelName, SequenceHash};
+use engine_wire::vllm::{Tokenized, encode_tokenized};
+use engine_wire::{Model, encode_models};
 use serde::Serialize;
 use service_kit::Clock;
 
+use crate::dialect::{Dialect, Version};
 use crate::driver::DriverHandle;
-use crate::{metrics, tokenizer};
-use body::{DetokenizeBody, GenerateBody};
+use crate::metrics;
+use crate::misbehaviour::Misbehaviour;
+use crate::ranks::Ranks;
+use body::GenerateBody;
 use error::ApiError;
 
-/// The release whose wire formats are spoken.
-const VERSION: &str = "0.33.0";
 /// The largest request body: a prompt of some million token ids.
 const MAX_BODY_BYTES: usize = 32 << 20;
 
@@ -36,11 +45,14 @@ pub(crate) struct Surface {
     pub(crate) driver: DriverHandle,
     pub(crate) model: ModelName,
     pub(crate) lora_adapters: Vec<ModelName>,
+    pub(crate) dialect: Dialect,
+    pub(crate) version: Version,
     pub(crate) engine: engine_model::Config,
-    pub(crate) dp_size: u32,
+    pub(crate) ranks: Ranks,
+    pub(crate) misbehave: Misbehaviour,
     pub(crate) max_model_len: u32,
     pub(crate) seed: u64,
-    /// The body of `/kv_event_sources`.
+    /// What says where its ranks publish: the body of `/kv_event_sources`, of SGLang that of `/server_info`.
     pub(crate) sources: String,
     pub(crate) clock: Clock,
     /// Numbers the answers.
@@ -66,22 +78,27 @@ type Shared = State<Arc<Surface>>;
 
 /// All routes.
 pub(crate) fn routes(surface: Surface) -> Router {
-    Router::new()
-        .route("/v1/chat/completions", post(generate::chat))
-        .route("/v1/completions", post(generate::completions))
+    let shared = Router::new()
+        .route(Endpoint::Chat.path(), post(generate::chat))
+        .route(Endpoint::Completions.path(), post(generate::completions))
+        .route(Endpoint::Responses.path(), post(generate::responses))
+        .route(Endpoint::Messages.path(), post(generate::messages))
         .route("/v1/models", get(models))
         .route("/tokenize", post(tokenize))
-        .route("/detokenize", post(detokenize))
         .route("/health", get(|| async { StatusCode::OK }))
         .route(
             "/ping",
             get(|| async { StatusCode::OK }).post(|| async { StatusCode::OK }),
         )
-        .route("/version", get(version))
         .route("/metrics", get(metrics_text))
-        .route("/kv_event_sources", get(kv_event_sources))
-        .route("/reset_prefix_cache", post(reset_prefix_cache))
-        .route("/debug/kv_blocks", get(kv_blocks))
+        .route("/debug/kv_blocks", get(kv_blocks));
+    let routes = match surface.dialect {
+        Dialect::Vllm => shared.merge(vllm::routes(&surface)),
+        Dialect::Sglang => shared
+            .merge(sglang::routes())
+            .layer(axum::middleware::map_response(sglang::as_sglang)),
+    };
+    routes
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(Arc::new(surface))
 }
@@ -93,10 +110,6 @@ fn json(body: impl Into<axum::body::Body>) -> Response {
 fn json_of(value: &impl Serialize) -> Response {
     let text = serde_json::to_string(value).expect("texts, numbers and lists have a JSON form");
     json(text)
-}
-
-async fn version() -> Response {
-    json_of(&BTreeMap::from([("version", VERSION)]))
 }
 
 async fn models(State(surface): Shared) -> Response {
@@ -128,41 +141,12 @@ async fn tokenize(State(surface): Shared, body: Bytes) -> Result<Response, ApiEr
     })))
 }
 
-async fn detokenize(State(surface): Shared, body: Bytes) -> Result<Response, ApiError> {
-    let body = DetokenizeBody::parse(&body)?;
-    surface.adapter(body.model.as_deref())?;
-    let text = tokenizer::decode(&body.tokens);
-    Ok(json_of(&BTreeMap::from([("prompt", text)])))
-}
-
 async fn metrics_text(State(surface): Shared) -> Result<Response, ApiError> {
     let reports = surface.driver.report().await?;
-    let engine = &surface.engine;
-    let text = metrics::text(
-        surface.model.as_str(),
-        engine.block_size,
-        engine.kv_blocks,
-        &reports,
-    );
+    let model = surface.model.as_str();
+    let text = metrics::text(surface.dialect, model, &surface.engine, &reports);
     let content_type = "text/plain; version=0.0.4; charset=utf-8";
     Ok(([(header::CONTENT_TYPE, content_type)], text).into_response())
-}
-
-async fn kv_event_sources(State(surface): Shared) -> Response {
-    json(surface.sources.clone())
-}
-
-#[derive(Serialize)]
-struct Reset {
-    /// Whether every rank forgot: one that runs requests keeps its cache.
-    success: bool,
-}
-
-async fn reset_prefix_cache(State(surface): Shared) -> Result<Response, ApiError> {
-    let in_use = surface.driver.reset().await?;
-    Ok(json_of(&Reset {
-        success: in_use.is_empty(),
-    }))
 }
 
 #[derive(Serialize)]

@@ -78,7 +78,7 @@ impl Known {
 }
 
 /// All batches that a rank still keeps, from `first` on.
-async fn replayed(sim: &Sim, rank: usize, first: u64) -> Vec<(EventSeq, EventBatch)> {
+pub(super) async fn replayed(sim: &Sim, rank: usize, first: u64) -> Vec<(EventSeq, EventBatch)> {
     let endpoint = sim.endpoints[rank].replay.as_ref().unwrap();
     let mut socket = DealerSocket::new();
     socket.connect(endpoint).await.unwrap();

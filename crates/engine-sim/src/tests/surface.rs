@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use domain::{DpRank, Tokens};
-use engine_wire::vllm::{
-    parse_kv_event_sources, parse_metrics, parse_models, parse_tokenized, tokenize_request,
-};
+use engine_wire::parse_models;
+use engine_wire::vllm::{parse_kv_event_sources, parse_metrics, parse_tokenized, tokenize_request};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 
