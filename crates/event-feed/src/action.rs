@@ -55,6 +55,8 @@ pub enum Action<P> {
     RaiseEpoch {
         /// The incarnation in which this rank has spoken.
         above: Epoch,
+        /// How it showed that the engine began anew.
+        cause: RestartCause,
     },
     /// Count a gap: `expected` was next and `found` came.
     Gap {
@@ -70,6 +72,31 @@ pub enum Action<P> {
         /// Why.
         cause: DropCause,
     },
+}
+
+/// How it shows that an engine began anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum RestartCause {
+    /// A number came again with a newer timestamp.
+    Sequence,
+    /// Its ring holds the newest message published, or one before it, under another timestamp.
+    Timestamp,
+    /// Its ring lacks the newest message published and begins with the one after.
+    RingStart,
+    /// Its ring lacks the newest message published and holds nothing, or nothing that fits.
+    EmptyReplay,
+}
+
+impl RestartCause {
+    /// Its name in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sequence => "sequence",
+            Self::Timestamp => "timestamp",
+            Self::RingStart => "ring_start",
+            Self::EmptyReplay => "empty_replay",
+        }
+    }
 }
 
 /// Why a message is not published.
@@ -88,4 +115,18 @@ pub enum DropCause {
     Refetched,
     /// It was a replayed message, and no replay runs.
     Unasked,
+}
+
+impl DropCause {
+    /// Its name in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Duplicate => "duplicate",
+            Self::Replayed => "replayed",
+            Self::Stale => "stale",
+            Self::HoldFull => "hold_full",
+            Self::Refetched => "refetched",
+            Self::Unasked => "unasked",
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use domain::{Epoch, EventSeq, ResetReason, Timestamp};
 
 use crate::hold::{Held, Hold};
-use crate::{Action, DropCause, Message, Position};
+use crate::{Action, DropCause, Message, Position, RestartCause};
 
 /// Whether the engine keeps a ring of what it published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,7 +167,7 @@ impl<P> RankFeed<P> {
             self.hold_back(message, &mut out);
         } else if self.is_of_later_incarnation(&message) {
             self.discard_hold(DropCause::Stale, &mut out);
-            self.await_epoch(&mut out);
+            self.await_epoch(RestartCause::Sequence, &mut out);
             self.hold_back(message, &mut out);
         } else if self.high.is_some_and(|high| message.seq <= high.seq) {
             out.push(dropped(message.seq, DropCause::Duplicate));
@@ -237,7 +237,7 @@ impl<P> RankFeed<P> {
         if self.hold.contradicts(&message) {
             self.discard_hold(DropCause::Stale, out);
             if self.high.is_some() {
-                self.await_epoch(out);
+                self.await_epoch(RestartCause::Sequence, out);
             }
         }
         self.hold_back(message, out);
@@ -303,11 +303,12 @@ impl<P> RankFeed<P> {
                 .is_some_and(|high| message.engine_ts < high.engine_ts)
     }
 
-    pub(crate) fn await_epoch(&mut self, out: &mut Vec<Action<P>>) {
+    pub(crate) fn await_epoch(&mut self, cause: RestartCause, out: &mut Vec<Action<P>>) {
         self.phase = Phase::AwaitingEpoch;
         self.unseen = false;
         self.resync = None;
-        out.push(Action::RaiseEpoch { above: self.epoch });
+        let above = self.epoch;
+        out.push(Action::RaiseEpoch { above, cause });
     }
 
     pub(crate) fn deliver(&mut self, message: Message<P>, out: &mut Vec<Action<P>>) {

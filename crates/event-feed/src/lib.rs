@@ -8,5 +8,5 @@ mod feed;
 mod hold;
 mod settle;
 
-pub use action::{Action, DropCause, Message, Position};
+pub use action::{Action, DropCause, Message, Position, RestartCause};
 pub use feed::{RankFeed, ReplayOffer, Rules};

@@ -1,7 +1,7 @@
 //! What a replay brings, and how the stream goes on when it ends.
 
 use crate::feed::{Answer, Phase, Replay, dropped};
-use crate::{Action, DropCause, Message, RankFeed};
+use crate::{Action, DropCause, Message, RankFeed, RestartCause};
 
 /// What is known once live messages may be delivered again.
 #[derive(Clone, Copy)]
@@ -22,12 +22,15 @@ impl<P> RankFeed<P> {
         };
         // Without the newest message published, nothing shows that the same engine answers.
         let unanchored = replay.answer == Answer::Nothing && replay.asked < self.next;
-        if self.is_of_later_incarnation(&message)
-            || self.replaces_newest(&message)
-            || (unanchored && message.seq == self.next)
-        {
+        let restarted = self.is_of_later_incarnation(&message) || self.replaces_newest(&message);
+        if restarted || (unanchored && message.seq == self.next) {
+            let cause = if restarted {
+                RestartCause::Timestamp
+            } else {
+                RestartCause::RingStart
+            };
             self.discard_hold(DropCause::Refetched, &mut out);
-            self.await_epoch(&mut out);
+            self.await_epoch(cause, &mut out);
             return out;
         }
         if message.seq < self.next {
@@ -61,7 +64,7 @@ impl<P> RankFeed<P> {
         }
         if replay.answer == Answer::Nothing && self.high.is_some() && self.hold.first().is_none() {
             // It keeps nothing at all, although this rank has spoken: it began anew and is silent yet.
-            self.await_epoch(&mut out);
+            self.await_epoch(RestartCause::EmptyReplay, &mut out);
             return out;
         }
         let again = match replay.answer {
@@ -122,7 +125,7 @@ impl<P> RankFeed<P> {
     fn merge(&mut self, ending: Ending, out: &mut Vec<Action<P>>) {
         while let Some(first) = self.hold.first() {
             if self.is_of_later_incarnation(first) {
-                self.await_epoch(out);
+                self.await_epoch(RestartCause::Sequence, out);
                 return;
             }
             let seq = first.seq;
@@ -141,7 +144,7 @@ impl<P> RankFeed<P> {
                 return;
             }
             if unsure && !missing {
-                self.await_epoch(out);
+                self.await_epoch(RestartCause::EmptyReplay, out);
                 return;
             }
             let Some(message) = self.hold.pop_first() else {

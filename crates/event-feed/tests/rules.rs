@@ -1,7 +1,9 @@
 //! The rules of one rank's stream, one case each.
 
 use domain::{Epoch, EventSeq, ResetReason, Timestamp};
-use event_feed::{Action, DropCause, Message, Position, RankFeed, ReplayOffer, Rules};
+use event_feed::{
+    Action, DropCause, Message, Position, RankFeed, ReplayOffer, RestartCause, Rules,
+};
 
 const RULES: Rules = Rules {
     replay: ReplayOffer::Offered,
@@ -47,6 +49,13 @@ fn ask(from: u64, attempt: u32) -> Action<()> {
     Action::AskReplay {
         from: EventSeq::new(from),
         attempt,
+    }
+}
+
+fn raise(cause: RestartCause) -> Action<()> {
+    Action::RaiseEpoch {
+        above: Epoch::FIRST,
+        cause,
     }
 }
 
@@ -141,10 +150,10 @@ fn a_replay_that_starts_later_than_asked_resets() {
 fn a_ring_that_lacks_the_last_message_published_is_taken_for_another_engines() {
     let mut feed = following(10, RULES);
     feed.verify();
-    let raise = Action::RaiseEpoch {
-        above: Epoch::FIRST,
-    };
-    assert_eq!(feed.replayed(message(11, 110)), [raise]);
+    assert_eq!(
+        feed.replayed(message(11, 110)),
+        [raise(RestartCause::RingStart)]
+    );
 }
 
 #[test]
@@ -152,10 +161,7 @@ fn a_restart_that_is_silent_yet_shows_in_a_ring_that_is_empty() {
     let mut feed = following(10, RULES);
     feed.verify();
     assert_eq!(feed.replay_ended(), [ask(0, 1)]);
-    let raise = Action::RaiseEpoch {
-        above: Epoch::FIRST,
-    };
-    assert_eq!(feed.replay_ended(), [raise]);
+    assert_eq!(feed.replay_ended(), [raise(RestartCause::EmptyReplay)]);
     assert_eq!(feed.epoch_raised(Epoch::new(2)), [ask(0, 1)]);
     assert_eq!(feed.replay_ended(), []);
     assert_eq!(feed.live(message(0, 500)), [deliver(2, 0, 500)]);
@@ -168,12 +174,12 @@ fn a_ring_that_lacks_the_newest_message_while_the_engine_speaks_is_asked_again()
     assert_eq!(feed.replay_ended(), [ask(0, 1)]);
     assert_eq!(feed.live(message(11, 500)), []);
     assert_eq!(feed.replay_ended(), [ask(10, 2)]);
-    let raise = Action::RaiseEpoch {
-        above: Epoch::FIRST,
-    };
     assert_eq!(
         feed.replayed(message(10, 490)),
-        [dropped(11, DropCause::Refetched), raise]
+        [
+            dropped(11, DropCause::Refetched),
+            raise(RestartCause::Timestamp)
+        ]
     );
 }
 
@@ -214,10 +220,7 @@ fn an_older_or_equal_timestamp_makes_a_repeated_number_a_duplicate() {
 #[test]
 fn a_newer_timestamp_makes_a_repeated_number_a_restart() {
     let mut feed = following(10, RULES);
-    let raise = Action::RaiseEpoch {
-        above: Epoch::FIRST,
-    };
-    assert_eq!(feed.live(message(0, 500)), [raise]);
+    assert_eq!(feed.live(message(0, 500)), [raise(RestartCause::Sequence)]);
     assert_eq!(feed.live(message(1, 510)), []);
     assert_eq!(feed.epoch_raised(Epoch::new(2)), [ask(0, 1)]);
     assert_eq!(feed.replayed(message(0, 500)), [deliver(2, 0, 500)]);
@@ -246,10 +249,10 @@ fn a_lower_or_equal_epoch_is_fenced() {
 fn a_restart_while_nobody_listened_shows_in_the_timestamp_of_the_last_message() {
     let mut feed = following(10, RULES);
     assert_eq!(feed.verify(), [ask(10, 1)]);
-    let raise = Action::RaiseEpoch {
-        above: Epoch::FIRST,
-    };
-    assert_eq!(feed.replayed(message(10, 900)), [raise]);
+    assert_eq!(
+        feed.replayed(message(10, 900)),
+        [raise(RestartCause::Timestamp)]
+    );
 }
 
 #[test]
@@ -257,10 +260,10 @@ fn a_restart_that_has_not_come_as_far_shows_in_an_empty_replay() {
     let mut feed = following(10, RULES);
     feed.verify();
     assert_eq!(feed.replay_ended(), [ask(0, 1)]);
-    let raise = Action::RaiseEpoch {
-        above: Epoch::FIRST,
-    };
-    assert_eq!(feed.replayed(message(0, 900)), [raise]);
+    assert_eq!(
+        feed.replayed(message(0, 900)),
+        [raise(RestartCause::Timestamp)]
+    );
 }
 
 #[test]

@@ -220,7 +220,7 @@ impl World {
                     self.replay.clear();
                     self.asked = Some((from, attempt));
                 }
-                Action::RaiseEpoch { above } => {
+                Action::RaiseEpoch { above, .. } => {
                     assert_eq!(above, self.feed.epoch());
                     self.replay.clear();
                     self.asked = None;

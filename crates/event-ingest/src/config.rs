@@ -16,7 +16,8 @@ pub struct Config {
     pub session_secret: Option<String>,
     /// How many milliseconds an engine may be silent during a replay before it is asked again.
     pub replay_timeout_ms: u64,
-    /// After so many milliseconds of silence an engine is asked whether something was missed.
+    /// After so many milliseconds of silence an engine is asked whether something was missed: as long as it may
+    /// take to find that it restarted without a word.
     pub silence_ms: u64,
     /// How many milliseconds the first attempts to reach the ranks may hold up readiness.
     pub startup_ms: u64,
@@ -28,7 +29,7 @@ impl Default for Config {
             data_dir: PathBuf::from("rankway-data"),
             session_secret: None,
             replay_timeout_ms: 5_000,
-            silence_ms: 30_000,
+            silence_ms: 5_000,
             startup_ms: 5_000,
         }
     }

@@ -9,6 +9,8 @@ pub(crate) struct Metrics {
     gaps: IntCounterVec,
     events: IntCounterVec,
     replays: IntCounterVec,
+    restarts: IntCounterVec,
+    pages: IntCounterVec,
 }
 
 impl Metrics {
@@ -34,6 +36,16 @@ impl Metrics {
             replays: per_rank(
                 "rankway_event_replays_total",
                 "Replays of KV events by how they ended",
+                &["result"],
+            )?,
+            restarts: per_rank(
+                "rankway_worker_restarts_total",
+                "Restarts of an engine, by the rank that showed it and how it did",
+                &["cause"],
+            )?,
+            pages: per_rank(
+                "rankway_event_pages_total",
+                "Pages smaller than a block, by what became of them",
                 &["result"],
             )?,
         })
@@ -80,6 +92,14 @@ impl RankMetrics {
 
     pub(crate) fn replay(&self, result: &str) {
         self.counter(&self.all.replays, result).inc();
+    }
+
+    pub(crate) fn restart(&self, cause: &str) {
+        self.counter(&self.all.restarts, cause).inc();
+    }
+
+    pub(crate) fn pages(&self, result: &str, count: u64) {
+        self.counter(&self.all.pages, result).inc_by(count);
     }
 
     fn counter(&self, vec: &IntCounterVec, result: &str) -> IntCounter {

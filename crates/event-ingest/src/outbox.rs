@@ -9,6 +9,7 @@ use domain::{DpRank, Epoch, KvBatch, KvOp, Target, WorkerId};
 use event_feed::Position;
 use service_kit::CancellationToken;
 
+use crate::pages::Changes;
 use crate::parts;
 use crate::positions::PositionReports;
 
@@ -99,16 +100,19 @@ impl Outbox {
         }
     }
 
+    /// Whether nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
     /// Appends all that waits, trying again for as long as the bus is unavailable, and then reports that
-    /// this brings the rank to `reached`.
+    /// this brings the rank to `reached`, and its pages to where `pages` leads.
     pub(crate) async fn flush(
         &mut self,
         reached: Option<Position>,
+        pages: Option<Changes>,
         shutdown: &CancellationToken,
     ) -> Result<(), FlushError> {
-        if self.records.is_empty() {
-            return Ok(());
-        }
         let mut wait = RETRY.0;
         while !self.records.is_empty() {
             match self.bus.append(&self.at, self.records.clone()).await {
@@ -138,7 +142,7 @@ impl Outbox {
         if let Some(position) = reached {
             self.reached = reached;
             let rank = (self.worker.clone(), self.dp_rank);
-            self.reports.send(rank, position).await;
+            self.reports.send(rank, position, pages).await;
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
-//! How far each rank was published, kept across restarts. What is lost of the last moment costs duplicates
-//! in the log, which readers drop; it is never ahead of the log.
+//! How far each rank was published, kept across restarts, with the pages that this brought where pages are
+//! gathered. What is lost of the last moment costs duplicates in the log, which readers drop; it is never ahead
+//! of the log.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,10 @@ use std::time::Duration;
 use domain::{DpRank, Epoch, EventSeq, Timestamp, WorkerId};
 use event_feed::Position;
 use service_kit::Clock;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::pages::Changes;
+use crate::shelf::{Shelf, ShelfWriter};
 
 /// Writes are gathered for so long: a rank publishes up to a hundred times a second.
 const GATHER: Duration = Duration::from_millis(100);
@@ -17,8 +21,12 @@ const QUEUE: usize = 4_096;
 /// A rank that published nothing for so long is forgotten at the next start; if it is still there, its
 /// worker begins a new incarnation.
 const KEEP: Duration = Duration::from_secs(30 * 24 * 3600);
-/// The store's page cache in bytes: it holds some fifty bytes a rank.
-const CACHE_BYTES: u64 = 1 << 20;
+/// The store's page cache in bytes: it holds some fifty bytes a rank, and some thirty for each page of an engine
+/// where pages are gathered.
+const CACHE_BYTES: u64 = 16 << 20;
+
+/// No position's key is before it: they begin with a letter of a worker's name.
+const FIRST_POSITION: [u8; 1] = [1];
 
 /// One rank of one worker.
 pub(crate) type RankKey = (WorkerId, DpRank);
@@ -39,14 +47,42 @@ pub(crate) struct Positions {
     kept: BTreeMap<RankKey, Position>,
 }
 
+/// What a rank reports: how far it was published, and how its pages have changed, where they are gathered.
+#[derive(Debug)]
+struct Report {
+    rank: RankKey,
+    position: Position,
+    pages: Option<Changes>,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Report(Report),
+    /// All before it is to be written, and then it is to be answered.
+    Settle(oneshot::Sender<()>),
+}
+
 /// Where ranks report to.
 #[derive(Clone)]
-pub(crate) struct PositionReports(mpsc::Sender<(RankKey, Position)>);
+pub(crate) struct PositionReports(mpsc::Sender<Entry>);
 
 impl PositionReports {
     /// Returns once the report is queued; it is dropped only when the service ends.
-    pub(crate) async fn send(&self, rank: RankKey, position: Position) {
-        let _ended = self.0.send((rank, position)).await;
+    pub(crate) async fn send(&self, rank: RankKey, position: Position, pages: Option<Changes>) {
+        let report = Report {
+            rank,
+            position,
+            pages,
+        };
+        let _ended = self.0.send(Entry::Report(report)).await;
+    }
+
+    /// Returns once all that was reported before is written, or the service ends.
+    pub(crate) async fn settled(&self) {
+        let (written, settled) = oneshot::channel();
+        if self.0.send(Entry::Settle(written)).await.is_ok() {
+            let _ended = settled.await;
+        }
     }
 }
 
@@ -81,14 +117,16 @@ impl Positions {
             .open()
             .map_err(failed)?;
         let mut kept = BTreeMap::new();
-        for entry in db.iter() {
+        let shelf = Shelf::new(db.clone());
+        for entry in db.range(FIRST_POSITION..) {
             let (key, value) = entry.map_err(failed)?;
             match (read_key(&key), read_value(&value)) {
                 (Some(rank), Some((position, saved))) if now.since(saved) <= KEEP => {
                     kept.insert(rank, position);
                 }
-                (Some(_), Some(_)) => {
+                (Some(rank), Some(_)) => {
                     db.remove(&key).map_err(failed)?;
+                    shelf.forget(&rank).map_err(failed)?;
                 }
                 _ => {
                     tracing::error!(?key, "a kept position is unreadable and was removed");
@@ -107,6 +145,11 @@ impl Positions {
             .collect()
     }
 
+    /// Where the pages are.
+    pub(crate) fn shelf(&self) -> Shelf {
+        Shelf::new(self.db.clone())
+    }
+
     /// Takes note of what a writer has been told, for ranks that are taken up again.
     pub(crate) fn note(&mut self, written: BTreeMap<RankKey, Position>) {
         self.kept.extend(written);
@@ -118,6 +161,7 @@ impl Positions {
         let writer = Writer {
             path: self.path.clone(),
             db: self.db.clone(),
+            shelf: ShelfWriter::new(self.shelf()),
             reports,
             clock,
         };
@@ -141,21 +185,51 @@ fn move_aside(folder: &Path) -> std::io::Result<PathBuf> {
 pub(crate) struct Writer {
     path: String,
     db: sled::Db,
-    reports: mpsc::Receiver<(RankKey, Position)>,
+    shelf: ShelfWriter,
+    reports: mpsc::Receiver<Entry>,
     clock: Clock,
+}
+
+/// What is written at a time: the newest of each rank.
+#[derive(Default)]
+struct Gathered {
+    ranks: BTreeMap<RankKey, (Position, Option<Changes>)>,
+    waiting: Vec<oneshot::Sender<()>>,
+}
+
+impl Gathered {
+    fn add(&mut self, entry: Entry) {
+        match entry {
+            Entry::Settle(waiting) => self.waiting.push(waiting),
+            Entry::Report(report) => {
+                let known = self.ranks.remove(&report.rank).and_then(|it| it.1);
+                let pages = match (known, report.pages) {
+                    (Some(mut earlier), Some(later)) => {
+                        earlier.merge(later);
+                        Some(earlier)
+                    }
+                    (earlier, later) => later.or(earlier),
+                };
+                self.ranks.insert(report.rank, (report.position, pages));
+            }
+        }
+    }
 }
 
 impl Writer {
     /// Writes until nobody can report any more.
     pub(crate) async fn run(mut self) -> Result<(), PositionsError> {
-        while let Some((rank, position)) = self.reports.recv().await {
-            let mut gathered = BTreeMap::from([(rank, position)]);
+        while let Some(entry) = self.reports.recv().await {
+            let mut gathered = Gathered::default();
+            gathered.add(entry);
             let gathering = async {
-                while let Some((rank, position)) = self.reports.recv().await {
-                    gathered.insert(rank, position);
+                while gathered.waiting.is_empty()
+                    && let Some(entry) = self.reports.recv().await
+                {
+                    gathered.add(entry);
                 }
             };
-            // Either the time is over, or nobody reports any more: both end the gathering.
+            // The time is over, somebody waits, or nobody reports any more: each ends the gathering.
             let _over = tokio::time::timeout(GATHER, gathering).await;
             self.write(gathered)
                 .await
@@ -167,14 +241,22 @@ impl Writer {
         Ok(())
     }
 
-    async fn write(&self, gathered: BTreeMap<RankKey, Position>) -> Result<(), sled::Error> {
+    async fn write(&mut self, gathered: Gathered) -> Result<(), sled::Error> {
         let now = self.clock.now();
         let mut batch = sled::Batch::default();
-        for (rank, position) in gathered {
+        for (rank, (position, pages)) in gathered.ranks {
             batch.insert(key(&rank), &value(position, now)[..]);
+            if let Some(pages) = pages {
+                self.shelf.add(&mut batch, &rank, pages)?;
+            }
         }
         self.db.apply_batch(batch)?;
+        self.shelf.sweep()?;
         self.db.flush_async().await?;
+        for waiting in gathered.waiting {
+            // Who waited may have ended.
+            let _ended = waiting.send(());
+        }
         Ok(())
     }
 }
@@ -243,9 +325,9 @@ mod tests {
         let (reports, writer) = positions.writer(clock);
         let rank = |rank| (worker.clone(), DpRank::new(rank));
         for seq in 0..100 {
-            reports.send(rank(0), position(seq)).await;
+            reports.send(rank(0), position(seq), None).await;
         }
-        reports.send(rank(1), position(7)).await;
+        reports.send(rank(1), position(7), None).await;
         drop((reports, positions));
         writer.run().await.unwrap();
         let positions = Positions::open(folder.path(), clock.now()).unwrap();

@@ -1,34 +1,28 @@
 //! One rank's task: reads what its sockets bring, does what its feed says.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::convert::Infallible;
-use std::sync::Arc;
+mod start;
 
-use bus::Bus;
-use domain::{DpRank, Epoch, EventSeq, KvOp, RankEndpoint, Worker};
+use std::collections::VecDeque;
+
+use domain::{DpRank, Epoch, EventSeq, KvOp};
 use engine_wire::EventBatch;
-use event_feed::{Action, DropCause, Message, Position, RankFeed, ReplayOffer, Rules};
+use event_feed::{Action, Message, Position, RankFeed};
 use service_kit::CancellationToken;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::claims::{Claims, Refused};
-use crate::config::Config;
-use crate::epoch::{EpochError, Known, WorkerEpoch};
-use crate::metrics::RankMetrics;
+use crate::claims::Refused;
+use crate::epoch::{EpochError, Known};
 use crate::outbox::{FlushError, Outbox};
-use crate::positions::PositionReports;
+use crate::recall::{Recall, Recalled};
 use crate::replay::{self, Replayed};
 use crate::subscriber::Intake;
 use crate::translate::Translator;
 use crate::warnings::Warnings;
 
-/// Live messages held back while a replay runs; a rank publishes up to some hundred a second, and ten
-/// thousand are replayed in less than one.
-const HOLD_LIMIT: usize = 1_024;
-/// Replays in a row that may bring nothing before what is missing is given up.
-const REPLAY_ATTEMPTS: u32 = 4;
+pub(crate) use start::Parts;
+
 /// Inputs taken before what they say is appended, if they wait already.
 const BURST: usize = 256;
 
@@ -53,31 +47,16 @@ pub(crate) struct Resync {
     pub(crate) from: EventSeq,
 }
 
-/// What a rank's task is made of.
-pub(crate) struct Parts {
-    pub(crate) worker: Worker,
-    /// Its place among the worker's endpoints.
-    pub(crate) socket: usize,
-    pub(crate) endpoint: RankEndpoint,
-    /// What is kept of the worker's ranks.
-    pub(crate) kept: Arc<BTreeMap<DpRank, Position>>,
-    pub(crate) epoch_now: Epoch,
-    pub(crate) epoch: WorkerEpoch,
-    pub(crate) claims: Claims,
-    pub(crate) config: Arc<Config>,
-    pub(crate) bus: Arc<dyn Bus>,
-    pub(crate) reports: PositionReports,
-    pub(crate) metrics: RankMetrics,
-    pub(crate) intake: mpsc::Receiver<Intake>,
-    pub(crate) resyncs: mpsc::Receiver<Resync>,
-    /// Dropped when the first attempt to reach the rank has ended, well or not.
-    pub(crate) first_attempt: Option<mpsc::Sender<Infallible>>,
-}
-
 pub(crate) struct RankTask {
     parts: Parts,
     feed: RankFeed<EventBatch>,
     translator: Translator,
+    /// Learning again what a restart has lost of the pages, until the first message is published.
+    recall: Option<Recall>,
+    /// The first message that the feed wants of the replay.
+    asked: EventSeq,
+    /// What goes before what the next message says.
+    owed: Vec<KvOp>,
     outbox: Outbox,
     epochs: watch::Receiver<Option<Known>>,
     replay: Option<mpsc::Receiver<Replayed>>,
@@ -99,15 +78,18 @@ enum Input {
 impl RankTask {
     pub(crate) fn new(parts: Parts) -> Self {
         let rank = parts.endpoint.dp_rank;
-        let secret = parts.config.session_secret.as_deref().map(Arc::from);
-        let (model, block_size) = (parts.worker.model.clone(), parts.worker.block_size);
+        let feed = parts.feed(rank, parts.epoch_now);
+        let translator = parts.translator(rank, parts.epoch_now);
         let mut epochs = parts.epoch.subscribe();
         // It may have been raised since `epoch_now` was read.
         epochs.mark_changed();
         Self {
-            feed: feed_of(&parts, rank, parts.epoch_now),
-            translator: Translator::new(model, block_size, secret),
-            outbox: outbox_of(&parts, rank),
+            recall: Recall::of(&feed, &translator),
+            asked: EventSeq::new(0),
+            owed: Vec::new(),
+            feed,
+            translator,
+            outbox: parts.outbox(rank),
             epochs,
             replay: None,
             replays: JoinSet::new(),
@@ -184,7 +166,13 @@ impl RankTask {
 
     async fn take(&mut self, input: Input, shutdown: &CancellationToken) -> Result<(), RankError> {
         let actions = match input {
-            Input::Epoch(epoch) => self.raised(epoch),
+            Input::Epoch(epoch) => {
+                // This rank has not shown it itself.
+                if self.feed.epoch() < epoch && self.feed.position().is_some() {
+                    self.parts.metrics.restart("other_rank");
+                }
+                self.raised(epoch)
+            }
             Input::Resync(resync) if resync.dp_rank == self.outbox.dp_rank() => {
                 tracing::info!(target = %self.name(), from = %resync.from, "resync asked");
                 self.feed.resync(resync.epoch, resync.from)
@@ -207,7 +195,7 @@ impl RankTask {
     fn take_replayed(&mut self, replayed: Replayed) -> Vec<Action<EventBatch>> {
         match replayed {
             Replayed::Message(message) => match self.admit(&message) {
-                Admitted::Yes => self.feed.replayed(message),
+                Admitted::Yes => self.replayed(message),
                 // The replay begins anew for the rank that the publisher speaks for.
                 Admitted::AsAnotherRank => self.feed.verify(),
                 Admitted::No => Vec::new(),
@@ -222,6 +210,26 @@ impl RankTask {
                 self.feed.replay_failed()
             }
         }
+    }
+
+    fn replayed(&mut self, message: Message<EventBatch>) -> Vec<Action<EventBatch>> {
+        match self.recall.take().map(|recall| recall.take(&message)) {
+            Some(Recalled::Going(recall)) => self.recall = Some(recall),
+            Some(Recalled::Done(translator)) => {
+                let before = std::mem::replace(&mut self.translator, translator);
+                self.owed = self.translator.succeed(&before);
+                tracing::info!(target = %self.name(), "the pages are known again");
+            }
+            Some(Recalled::Impossible) => {
+                self.parts.metrics.event("pages_not_recalled");
+                tracing::info!(target = %self.name(), "blocks that were not whole are lost");
+            }
+            None => {}
+        }
+        if message.seq < self.asked {
+            return Vec::new();
+        }
+        self.feed.replayed(message)
     }
 
     fn take_intake(&mut self, intake: Intake) -> Vec<Action<EventBatch>> {
@@ -258,8 +266,10 @@ impl RankTask {
             Ok(()) if named == own => Admitted::Yes,
             Ok(()) => {
                 tracing::info!(registered = %own, %named, "the publisher speaks for another rank");
-                self.feed = feed_of(&self.parts, named, self.feed.epoch());
-                self.outbox = outbox_of(&self.parts, named);
+                self.translator = self.parts.translator(named, self.feed.epoch());
+                self.feed = self.parts.feed(named, self.feed.epoch());
+                self.recall = Recall::of(&self.feed, &self.translator);
+                self.outbox = self.parts.outbox(named);
                 Admitted::AsAnotherRank
             }
             Err(refused) => {
@@ -281,6 +291,8 @@ impl RankTask {
         if self.feed.epoch() < epoch {
             self.replay = None;
             self.translator.reset();
+            self.recall = None;
+            self.owed.clear();
         }
         self.feed.epoch_raised(epoch)
     }
@@ -297,10 +309,15 @@ impl RankTask {
                 Action::Reset { position, reason } => {
                     tracing::warn!(target = %self.name(), seq = %position.seq, ?reason, "rank reset");
                     self.parts.metrics.event("reset");
+                    self.translator.forget_pages();
+                    self.recall = None;
+                    self.owed.clear();
                     self.outbox.add(position, vec![KvOp::Reset { reason }]);
                 }
                 Action::AskReplay { from, attempt } => self.ask(from, attempt),
-                Action::RaiseEpoch { above } => {
+                Action::RaiseEpoch { above, cause } => {
+                    tracing::warn!(target = %self.name(), cause = cause.name(), "the engine restarted");
+                    self.parts.metrics.restart(cause.name());
                     // What was published in this epoch goes out before the next begins.
                     self.flush(shutdown).await?;
                     let epoch = self.raise(above, shutdown).await?;
@@ -312,25 +329,31 @@ impl RankTask {
                         tracing::warn!(target = %self.name(), %expected, %found, "gap");
                     }
                 }
-                Action::Drop { cause, .. } => self.parts.metrics.event(label(cause)),
+                Action::Drop { cause, .. } => self.parts.metrics.event(cause.name()),
             }
         }
         Ok(())
     }
 
     fn deliver(&mut self, epoch: Epoch, message: &Message<EventBatch>) {
-        let translated = self.translator.translate(&message.payload);
+        self.recall = None;
+        let translated = self.translator.translate(message.seq, &message.payload);
+        let mut ops = std::mem::take(&mut self.owed);
+        ops.extend(translated.ops);
         let metrics = &self.parts.metrics;
         metrics.event("published");
         for (reason, count) in translated.skipped {
             metrics.events(reason, count);
+        }
+        for (result, count) in translated.pages {
+            metrics.pages(result, count);
         }
         let position = Position {
             epoch,
             seq: message.seq,
             engine_ts: message.engine_ts,
         };
-        self.outbox.add(position, translated.ops);
+        self.outbox.add(position, ops);
     }
 
     fn ask(&mut self, from: EventSeq, attempt: u32) {
@@ -339,6 +362,13 @@ impl RankTask {
         while self.replays.try_join_next().is_some() {}
         let (sender, receiver) = mpsc::channel(replay::QUEUE);
         self.replay = Some(receiver);
+        self.asked = from;
+        let from = if self.recall.is_some() {
+            self.recall = Recall::of(&self.feed, &self.translator);
+            EventSeq::new(0)
+        } else {
+            from
+        };
         if let Some(endpoint) = self.parts.endpoint.replay.clone() {
             let request = replay::Request {
                 endpoint,
@@ -375,8 +405,11 @@ impl RankTask {
     }
 
     async fn flush(&mut self, shutdown: &CancellationToken) -> Result<(), RankError> {
-        let reached = self.feed.position();
-        Ok(self.outbox.flush(reached, shutdown).await?)
+        if self.outbox.is_empty() {
+            return Ok(());
+        }
+        let (reached, pages) = (self.feed.position(), self.translator.changes());
+        Ok(self.outbox.flush(reached, pages, shutdown).await?)
     }
 
     fn name(&self) -> domain::Target {
@@ -396,43 +429,11 @@ enum Admitted {
     No,
 }
 
-fn feed_of(parts: &Parts, rank: DpRank, epoch: Epoch) -> RankFeed<EventBatch> {
-    let replay = match parts.endpoint.replay {
-        Some(_) => ReplayOffer::Offered,
-        None => ReplayOffer::Absent,
-    };
-    let rules = Rules {
-        replay,
-        hold_limit: HOLD_LIMIT,
-        attempts: REPLAY_ATTEMPTS,
-    };
-    match parts.kept.get(&rank) {
-        Some(position) if position.epoch == epoch => RankFeed::resume(*position, rules),
-        _ => RankFeed::attach(epoch, rules),
-    }
-}
-
-fn outbox_of(parts: &Parts, rank: DpRank) -> Outbox {
-    let worker = parts.worker.id.clone();
-    Outbox::new(worker, rank, parts.bus.clone(), parts.reports.clone())
-}
-
 /// The next of what the replay brings; a replay that ended without a word has failed. Waits for ever when
 /// none runs.
 async fn received(replay: &mut Option<mpsc::Receiver<Replayed>>) -> Replayed {
     match replay {
         Some(replay) => replay.recv().await.unwrap_or(Replayed::Failed),
         None => std::future::pending().await,
-    }
-}
-
-fn label(cause: DropCause) -> &'static str {
-    match cause {
-        DropCause::Duplicate => "duplicate",
-        DropCause::Replayed => "replayed",
-        DropCause::Stale => "stale",
-        DropCause::HoldFull => "hold_full",
-        DropCause::Refetched => "refetched",
-        DropCause::Unasked => "unasked",
     }
 }

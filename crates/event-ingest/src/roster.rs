@@ -245,6 +245,7 @@ fn is_read_alike(one: &Worker, other: &Worker) -> bool {
             worker.start_rank,
             worker.dp_size,
             worker.block_size,
+            worker.page_size,
             worker.kv_endpoints.clone(),
         )
     };

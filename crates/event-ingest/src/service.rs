@@ -73,6 +73,7 @@ impl EventIngest {
             config: Arc::new(self.config.clone()),
             bus: self.bus.clone(),
             reports,
+            shelf: positions.shelf(),
             metrics: self.metrics,
         };
         let (first_attempt, attempts) = mpsc::channel(1);

@@ -1,19 +1,23 @@
 //! From an engine's words to the log's. Token ids end here.
 
+mod gathered;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use domain::{
-    BlockSize, EngineHash, KvOp, ModelName, Namespace, SessionTag, StoredBlock, StoredBlocks, Tier,
-    block_hashes,
+    BlockSize, EngineHash, EventSeq, KvOp, ModelName, Namespace, SessionTag, StoredBlock,
+    StoredBlocks, Tier, block_hashes,
 };
 use engine_wire::{Event, EventBatch, Lora, Medium, Stored};
+
+use crate::pages::{Changes, Counts, Pages};
 
 /// Blocks of salted sequences whose salt is remembered, because vLLM says it with the first block only. A
 /// rank of the largest engines holds some hundred thousand blocks. Beyond it the oldest are forgotten.
 const MAX_SALTED: usize = 1 << 18;
 
-/// One rank's translator. It remembers nothing but salts and which group is indexed.
+/// One rank's translator. Where pages are blocks it remembers nothing but salts and which group is indexed.
 #[derive(Debug)]
 pub(crate) struct Translator {
     model: ModelName,
@@ -22,6 +26,10 @@ pub(crate) struct Translator {
     /// The first group seen whose blocks stand for their prefix.
     group: Option<u32>,
     salts: Salts,
+    /// The pages, where they are smaller than blocks.
+    pages: Option<Pages>,
+    /// The newest message that the pages stand for, and the one translated last.
+    upto: Option<(EventSeq, EventSeq)>,
 }
 
 /// What a batch says.
@@ -30,6 +38,8 @@ pub(crate) struct Translated {
     pub(crate) ops: Vec<KvOp>,
     /// Events left out, by reason: one of a fixed few names.
     pub(crate) skipped: BTreeMap<&'static str, u64>,
+    /// Pages by what became of them; empty where pages are blocks.
+    pub(crate) pages: Counts,
 }
 
 impl Translator {
@@ -44,6 +54,8 @@ impl Translator {
             session_secret,
             group: None,
             salts: Salts::default(),
+            pages: None,
+            upto: None,
         }
     }
 
@@ -51,19 +63,50 @@ impl Translator {
     pub(crate) fn reset(&mut self) {
         self.group = None;
         self.salts = Salts::default();
+        self.forget_pages();
     }
 
-    /// Translates one batch. Batches must come in the order of the log.
-    pub(crate) fn translate(&mut self, batch: &EventBatch) -> Translated {
+    /// Forgets the pages: what was said of them is void.
+    pub(crate) fn forget_pages(&mut self) {
+        self.upto = None;
+        if let Some(pages) = &mut self.pages {
+            pages.clear();
+        }
+    }
+
+    /// Translates one batch. Batches must come in the order of the log; `seq` may go back where a reader asked for
+    /// batches again.
+    pub(crate) fn translate(&mut self, seq: EventSeq, batch: &EventBatch) -> Translated {
         let mut out = Translated::default();
+        if let Some(told) = self.told_again(seq) {
+            out.ops = told;
+            return out;
+        }
         for event in &batch.events {
-            match self.op(event) {
-                Ok(Some(op)) => out.ops.push(op),
-                Ok(None) => {}
+            match self.ops(event) {
+                Ok(ops) => out.ops.extend(ops),
                 Err(reason) => *out.skipped.entry(reason).or_default() += 1,
             }
         }
+        if let Some(pages) = &mut self.pages {
+            out.pages = pages.take_counts();
+        }
         out
+    }
+
+    /// What has changed of the pages since the last time; none where pages are blocks.
+    pub(crate) fn changes(&mut self) -> Option<Changes> {
+        Some(self.pages.as_mut()?.changes())
+    }
+
+    /// The ops an event stands for, or why it is left out.
+    fn ops(&mut self, event: &Event) -> Result<Vec<KvOp>, &'static str> {
+        match (event, &self.pages) {
+            (Event::Stored(stored), Some(_)) => self.gather(stored),
+            (Event::Removed(removed), Some(_)) => self.remove_pages(removed),
+            (Event::Moved(moved), Some(_)) => self.move_page(moved),
+            _ => self.op(event).map(|op| op.into_iter().collect()),
+        }
     }
 
     /// The op an event stands for, none if it changes nothing, or why it is left out.
@@ -88,6 +131,9 @@ impl Translator {
             Event::Gone { .. } => Err("gone"),
             Event::Cleared | Event::Created { .. } => {
                 self.salts = Salts::default();
+                if let Some(pages) = &mut self.pages {
+                    pages.clear();
+                }
                 Ok(Some(KvOp::Cleared))
             }
             Event::NothingMoved => Ok(None),
@@ -102,18 +148,11 @@ impl Translator {
         if stored.block_size != self.block_size.get() {
             return Err("block_size");
         }
-        let group = stored.group.unwrap_or(0);
-        if *self.group.get_or_insert(group) != group {
-            return Err("other_group");
-        }
+        let group = self.stored_group(stored)?;
         let salt = self.salt_of(stored);
-        let lora = match &stored.lora {
-            Some(Lora::Named(name)) => Some(name.clone()),
-            Some(Lora::Unnamed(_)) | None => None,
-        };
         let namespace = Namespace {
             model: self.model.clone(),
-            lora: lora.filter(|it| !it.is_empty()),
+            lora: lora_of(stored),
             salt,
             block_size: self.block_size,
         };
@@ -139,6 +178,15 @@ impl Translator {
             namespace,
             session: self.session_tag(stored),
         })
+    }
+
+    /// The group of a store, if it is the one indexed: the first seen.
+    fn stored_group(&mut self, stored: &Stored) -> Result<u32, &'static str> {
+        let group = stored.group.unwrap_or(0);
+        if *self.group.get_or_insert(group) != group {
+            return Err("other_group");
+        }
+        Ok(group)
     }
 
     /// The store's own salt, else its parent's. A parent whose salt was forgotten counts as unsalted: the
@@ -191,6 +239,13 @@ impl Salts {
     }
 }
 
+fn lora_of(stored: &Stored) -> Option<Arc<str>> {
+    match &stored.lora {
+        Some(Lora::Named(name)) => Some(name.clone()).filter(|it| !it.is_empty()),
+        Some(Lora::Unnamed(_)) | None => None,
+    }
+}
+
 fn tier(medium: &Medium) -> Result<Tier, &'static str> {
     match medium {
         Medium::Tier(tier) => Ok(*tier),
@@ -199,5 +254,7 @@ fn tier(medium: &Medium) -> Result<Tier, &'static str> {
     }
 }
 
+#[cfg(test)]
+mod captured;
 #[cfg(test)]
 mod tests;

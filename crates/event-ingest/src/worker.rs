@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bus::Bus;
 use domain::{DpRank, Epoch, KvEndpoints, RankEndpoint, Worker};
@@ -17,8 +17,10 @@ use crate::claims::Claims;
 use crate::config::Config;
 use crate::epoch::{EpochError, RETRY, WorkerEpoch};
 use crate::metrics::Metrics;
+use crate::pages::{self, Geometry};
 use crate::positions::PositionReports;
 use crate::rank::{Parts, RankError, RankTask, Resync};
+use crate::shelf::Shelf;
 use crate::subscriber::{self, Subscriber};
 use crate::warnings::Warnings;
 
@@ -31,6 +33,7 @@ pub(crate) struct Shared {
     pub(crate) config: Arc<Config>,
     pub(crate) bus: Arc<dyn Bus>,
     pub(crate) reports: PositionReports,
+    pub(crate) shelf: Shelf,
     pub(crate) metrics: Metrics,
 }
 
@@ -53,6 +56,12 @@ pub(crate) enum WorkerError {
         #[source]
         source: EpochError,
     },
+    #[error("read the kept pages of {worker}")]
+    Pages {
+        worker: String,
+        #[source]
+        source: sled::Error,
+    },
     #[error(transparent)]
     Rank(#[from] RankError),
     #[error("a task of a rank failed")]
@@ -62,9 +71,10 @@ pub(crate) enum WorkerError {
 impl WorkerTask {
     /// Runs until `shutdown`, and returns how far its ranks came.
     pub(crate) async fn run(
-        self,
+        mut self,
         shutdown: CancellationToken,
     ) -> Result<BTreeMap<DpRank, Position>, WorkerError> {
+        let kept_pages = Arc::new(Mutex::new(self.kept_pages().await?));
         let Some(epoch_now) = self.first_epoch(&shutdown).await? else {
             return Ok(BTreeMap::new());
         };
@@ -85,6 +95,7 @@ impl WorkerTask {
                 worker: self.worker.clone(),
                 socket,
                 kept: kept.clone(),
+                kept_pages: kept_pages.clone(),
                 epoch_now,
                 epoch: self.epoch.clone(),
                 claims: claims.clone(),
@@ -144,6 +155,34 @@ impl WorkerTask {
             metrics: self.shared.metrics.of(&self.worker.id, endpoint.dp_rank),
             warnings: Warnings::default(),
         }
+    }
+
+    /// The pages of its ranks, where they are gathered. A position counts as kept only with the pages at it.
+    async fn kept_pages(&mut self) -> Result<BTreeMap<DpRank, pages::Kept>, WorkerError> {
+        let Some(geometry) = Geometry::of(self.worker.page_size, self.worker.block_size) else {
+            return Ok(BTreeMap::new());
+        };
+        // Tasks of this worker that have just ended may have reported more than is written.
+        self.shared.reports.settled().await;
+        let (shelf, worker) = (self.shared.shelf.clone(), self.worker.id.clone());
+        let ranks: Vec<DpRank> = self.kept.keys().copied().collect();
+        let loading = tokio::task::spawn_blocking(move || {
+            let mut loaded = BTreeMap::new();
+            for rank in ranks {
+                if let Some(kept) = shelf.load(&(worker.clone(), rank))? {
+                    loaded.insert(rank, kept);
+                }
+            }
+            Ok(loaded)
+        });
+        let loaded: Result<BTreeMap<DpRank, pages::Kept>, sled::Error> = loading.await?;
+        let mut loaded = loaded.map_err(|source| WorkerError::Pages {
+            worker: self.worker.id.to_string(),
+            source,
+        })?;
+        loaded.retain(|_, kept| kept.geometry == geometry);
+        self.kept.retain(|rank, _| loaded.contains_key(rank));
+        Ok(loaded)
     }
 
     /// The epoch to begin with; none at the end of the process.

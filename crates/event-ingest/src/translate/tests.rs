@@ -48,7 +48,7 @@ fn removed(hash: u64, medium: Medium, group: Option<u32>) -> Event {
 
 /// The one chain that `event` becomes.
 fn chain(translator: &mut Translator, event: Stored) -> StoredBlocks {
-    let translated = translator.translate(&batch(vec![Event::Stored(event)]));
+    let translated = translator.translate(EventSeq::new(0), &batch(vec![Event::Stored(event)]));
     match <[KvOp; 1]>::try_from(translated.ops) {
         Ok([KvOp::Stored(stored)]) => stored,
         other => panic!("{other:?}, skipped {:?}", translated.skipped),
@@ -56,7 +56,7 @@ fn chain(translator: &mut Translator, event: Stored) -> StoredBlocks {
 }
 
 fn skipped(translator: &mut Translator, event: Event) -> Vec<&'static str> {
-    let translated = translator.translate(&batch(vec![event]));
+    let translated = translator.translate(EventSeq::new(0), &batch(vec![event]));
     assert_eq!(translated.ops, []);
     translated.skipped.into_keys().collect()
 }
@@ -117,7 +117,7 @@ fn the_first_group_that_stands_for_its_prefix_is_indexed_alone() {
         skipped(&mut translator, removed(10, gpu.clone(), Some(2))),
         ["other_group"]
     );
-    let kept = translator.translate(&batch(vec![removed(10, gpu, Some(1))]));
+    let kept = translator.translate(EventSeq::new(0), &batch(vec![removed(10, gpu, Some(1))]));
     assert_eq!(kept.ops.len(), 1);
 }
 
@@ -139,7 +139,7 @@ fn what_cannot_be_indexed_is_skipped_with_its_reason_and_the_rest_stays() {
         Event::Cleared,
         Event::Stored(stored(&[10], None, &[1, 2])),
     ];
-    let translated = translator.translate(&batch(events));
+    let translated = translator.translate(EventSeq::new(0), &batch(events));
     assert_eq!(translated.ops.len(), 2);
     assert_eq!(translated.ops[0], KvOp::Cleared);
     let reasons: Vec<_> = translated.skipped.into_iter().collect();

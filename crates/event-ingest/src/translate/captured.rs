@@ -1,0 +1,1 @@
+//! Captured streams of real engines.
