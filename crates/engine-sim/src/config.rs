@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use domain::{BlockSize, InvalidId, ModelName};
 use engine_model::StepTime;
+use engine_wire::Version;
 use serde::{Deserialize, Serialize};
 
-use crate::dialect::{Dialect, Version};
+use crate::dialect::Dialect;
 use crate::misbehaviour::Misbehaviour;
 use crate::ranks::Ranks;
 
@@ -151,7 +152,7 @@ pub enum InvalidConfig {
     #[error("replay_port needs kv_events_port")]
     ReplayWithoutEvents,
     /// It is no release.
-    #[error("engine_version {version:?} is no release: write three numbers, such as 0.32.0")]
+    #[error("engine_version {version:?} is no release: write one such as 0.32.0")]
     Version {
         /// What was written.
         version: String,
@@ -167,10 +168,26 @@ pub enum InvalidConfig {
     LocalRanks,
 }
 
+/// The release that an engine is of.
+#[derive(Clone, Debug)]
+pub(crate) struct Release {
+    /// As it says it.
+    pub(crate) name: String,
+    /// What decides what it understands.
+    pub(crate) version: Version,
+}
+
+impl Release {
+    /// Whether it is `first` or came after it.
+    pub(crate) fn since(&self, first: Version) -> bool {
+        self.version >= first
+    }
+}
+
 /// The parts of a configuration that have been checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Checked {
-    pub(crate) version: Version,
+    pub(crate) release: Release,
     pub(crate) ranks: Ranks,
     pub(crate) engine: engine_model::Config,
     pub(crate) model: ModelName,
@@ -228,7 +245,7 @@ impl Config {
                 step,
                 cache: self.engine.cache(),
             },
-            version: self.version()?,
+            release: self.release()?,
             ranks: Ranks {
                 start: self.start_rank,
                 count: self.dp_size,
@@ -243,12 +260,13 @@ impl Config {
         })
     }
 
-    fn version(&self) -> Result<Version, InvalidConfig> {
-        let version = self.engine_version.as_deref();
-        let version = version.unwrap_or_else(|| self.engine.newest());
-        Version::parse(version).ok_or_else(|| InvalidConfig::Version {
-            version: version.to_owned(),
-        })
+    fn release(&self) -> Result<Release, InvalidConfig> {
+        let name = self.engine_version.as_deref();
+        let name = name.unwrap_or_else(|| self.engine.newest()).to_owned();
+        match Version::parse(&name) {
+            Some(version) => Ok(Release { name, version }),
+            None => Err(InvalidConfig::Version { version: name }),
+        }
     }
 
     fn check_ranks(&self) -> Result<(), InvalidConfig> {

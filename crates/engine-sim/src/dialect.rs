@@ -1,6 +1,5 @@
-//! Which engine a fake is, and of which release.
+//! Which engine a fake is.
 
-use std::fmt;
 use std::str::FromStr;
 
 use engine_model::Cache;
@@ -60,61 +59,15 @@ impl FromStr for Dialect {
     }
 }
 
-/// A release, such as `0.5.23`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Version {
-    text: String,
-    numbers: [u32; 3],
-}
-
-impl Version {
-    /// Reads three numbers with dots between them, whatever letters follow the last.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.splitn(3, '.');
-        let mut numbers = [0; 3];
-        for number in &mut numbers {
-            let part = parts.next()?;
-            let digits = part.find(|it: char| !it.is_ascii_digit());
-            *number = part[..digits.unwrap_or(part.len())].parse().ok()?;
-        }
-        Some(Self {
-            text: text.to_owned(),
-            numbers,
-        })
-    }
-
-    /// Whether it is `first` or came after it.
-    pub(crate) fn since(&self, first: [u32; 3]) -> bool {
-        self.numbers >= first
-    }
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn releases_compare_by_number_and_not_by_text() {
-        let version = |text: &str| Version::parse(text).unwrap();
-        assert!(version("0.5.20").since([0, 5, 20]));
-        assert!(version("0.32.0+cpu").since([0, 31, 0]));
-        assert!(!version("0.5.9").since([0, 5, 20]));
-        for text in ["", "1", "0.5", "a.b.c", "0.5.x"] {
-            assert_eq!(Version::parse(text), None, "{text}");
-        }
-    }
-
-    #[test]
     fn a_dialect_is_read_by_its_name() {
         for dialect in Dialect::ALL {
             assert_eq!(dialect.name().parse(), Ok(dialect));
-            assert!(Version::parse(dialect.newest()).is_some());
+            assert!(engine_wire::Version::parse(dialect.newest()).is_some());
         }
         assert_eq!("trtllm".parse::<Dialect>(), Err(UnknownDialect));
     }

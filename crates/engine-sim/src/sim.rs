@@ -228,7 +228,7 @@ fn surface(
         model: checked.model,
         lora_adapters: checked.lora_adapters,
         dialect: config.engine,
-        version: checked.version,
+        release: checked.release,
         engine: checked.engine,
         ranks: checked.ranks,
         misbehave: config.misbehave,

@@ -13,7 +13,7 @@ pub(crate) fn body(config: &Config, checked: &Checked, endpoints: &[RankEndpoint
     match config.engine {
         Dialect::Vllm => encode_kv_event_sources(endpoints, u64::from(config.buffer_steps)),
         Dialect::Sglang => encode_server_info(&ServerInfo {
-            version: checked.version.to_string(),
+            version: checked.release.name.clone(),
             model: checked.model.clone(),
             dp_size: config.dp_size,
             attention_dp: config.dp_size > 1,

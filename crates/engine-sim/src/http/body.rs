@@ -48,8 +48,8 @@ pub(super) struct GenerateBody<'a> {
     pub(super) vllm_xargs: Option<ExtraArgs<'a>>,
     kv_transfer_params: Option<KvTransferParams>,
     /// SGLang's: the rank that must run it, and its older name.
-    routed_dp_rank: Option<i64>,
-    data_parallel_rank: Option<i64>,
+    pub(super) routed_dp_rank: Option<i64>,
+    pub(super) data_parallel_rank: Option<i64>,
     /// SGLang's: whether a chat's answer says on which rank it ran.
     pub(super) return_meta_info: Option<bool>,
 }
@@ -108,11 +108,6 @@ impl<'a> DetokenizeBody<'a> {
 impl<'a> GenerateBody<'a> {
     pub(super) fn parse(body: &'a [u8]) -> Result<Self, ApiError> {
         parsed(body)
-    }
-
-    /// The rank that the body names.
-    pub(super) fn rank(&self) -> Option<i64> {
-        self.routed_dp_rank.or(self.data_parallel_rank)
     }
 
     /// The prompt as `endpoint` has it.

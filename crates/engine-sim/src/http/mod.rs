@@ -28,7 +28,8 @@ use engine_wire::{Model, encode_models};
 use serde::Serialize;
 use service_kit::Clock;
 
-use crate::dialect::{Dialect, Version};
+use crate::config::Release;
+use crate::dialect::Dialect;
 use crate::driver::DriverHandle;
 use crate::metrics;
 use crate::misbehaviour::Misbehaviour;
@@ -46,7 +47,7 @@ pub(crate) struct Surface {
     pub(crate) model: ModelName,
     pub(crate) lora_adapters: Vec<ModelName>,
     pub(crate) dialect: Dialect,
-    pub(crate) version: Version,
+    pub(crate) release: Release,
     pub(crate) engine: engine_model::Config,
     pub(crate) ranks: Ranks,
     pub(crate) misbehave: Misbehaviour,

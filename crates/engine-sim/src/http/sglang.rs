@@ -8,14 +8,19 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use domain::{DpRank, Endpoint};
+use engine_wire::Version;
 use engine_wire::sglang::RANK_HEADER;
 
 use super::body::GenerateBody;
 use super::error::ApiError;
 use super::{Shared, Surface, json, tokenize};
 
+/// The first release with a field for the rank, under its older name.
+const OLD_FIELD_SINCE: Version = Version::new(0, 5, 6);
+/// The first release with a header for the rank, and with the field's new name.
+const HEADER_SINCE: Version = Version::new(0, 5, 10);
 /// The first release whose responses take a rank.
-const RESPONSES_SINCE: [u32; 3] = [0, 5, 20];
+const RESPONSES_SINCE: Version = Version::new(0, 5, 20);
 
 /// Its own routes.
 pub(super) fn routes() -> Router<Arc<Surface>> {
@@ -43,13 +48,16 @@ pub(super) fn rank(
     headers: &HeaderMap,
     body: &GenerateBody<'_>,
 ) -> Result<Option<DpRank>, ApiError> {
-    let in_body = match endpoint {
-        Endpoint::Chat | Endpoint::Completions => body.rank(),
-        Endpoint::Messages => None,
-        Endpoint::Responses if surface.version.since(RESPONSES_SINCE) => body.rank(),
-        Endpoint::Responses | Endpoint::Embeddings => return Ok(None),
-    };
-    let asked = match headers.get(RANK_HEADER) {
+    let release = &surface.release;
+    if endpoint == Endpoint::Responses && !release.since(RESPONSES_SINCE) {
+        return Ok(None);
+    }
+    let with_header = release.since(HEADER_SINCE);
+    let field = body.routed_dp_rank.filter(|_| with_header);
+    let old_field = body.data_parallel_rank;
+    let field = field.or(old_field.filter(|_| release.since(OLD_FIELD_SINCE)));
+    let header = headers.get(RANK_HEADER).filter(|_| with_header);
+    let asked = match header {
         Some(value) => {
             let number = value.to_str().ok().and_then(|it| it.trim().parse().ok());
             Some(number.ok_or_else(|| {
@@ -57,7 +65,7 @@ pub(super) fn rank(
                 ApiError::bad_request(message, None)
             })?)
         }
-        None => in_body,
+        None => field.filter(|_| endpoint != Endpoint::Messages),
     };
     let Some(asked) = asked else { return Ok(None) };
     match surface.ranks.local(asked) {

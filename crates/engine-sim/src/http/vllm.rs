@@ -10,6 +10,7 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use axum::routing::{get, post};
 use domain::{DpRank, Endpoint};
+use engine_wire::Version;
 use engine_wire::vllm::RANK_HEADER;
 use serde::Serialize;
 
@@ -18,8 +19,10 @@ use super::error::ApiError;
 use super::{Shared, Surface, json, json_of};
 use crate::tokenizer;
 
+/// The first release that takes a rank.
+const RANK_SINCE: Version = Version::new(0, 11, 2);
 /// The first release that says where its ranks publish.
-const SOURCES_SINCE: [u32; 3] = [0, 31, 0];
+const SOURCES_SINCE: Version = Version::new(0, 31, 0);
 
 /// Its own routes.
 pub(super) fn routes(surface: &Surface) -> Router<Arc<Surface>> {
@@ -31,15 +34,18 @@ pub(super) fn routes(surface: &Surface) -> Router<Arc<Surface>> {
         let render = move |surface: Shared, body: Bytes| render(surface, endpoint, body);
         routes = routes.route(&format!("{}/render", endpoint.path()), post(render));
     }
-    if surface.version.since(SOURCES_SINCE) {
+    if surface.release.since(SOURCES_SINCE) {
         routes = routes.route("/kv_event_sources", get(kv_event_sources));
     }
     routes
 }
 
-/// The rank asked for. What is no integer is ignored, and one out of range refused.
+/// The rank asked for. What is no integer is ignored, as by old releases is everything, and one out of range
+/// refused.
 pub(super) fn rank(surface: &Surface, headers: &HeaderMap) -> Result<Option<DpRank>, ApiError> {
-    let header = headers.get(RANK_HEADER).and_then(|it| it.to_str().ok());
+    let heard = surface.release.since(RANK_SINCE);
+    let header = headers.get(RANK_HEADER).filter(|_| heard);
+    let header = header.and_then(|it| it.to_str().ok());
     let Some(asked) = header.and_then(|it| it.trim().parse::<i64>().ok()) else {
         return Ok(None);
     };
@@ -58,7 +64,7 @@ pub(super) fn rank(surface: &Surface, headers: &HeaderMap) -> Result<Option<DpRa
 }
 
 async fn version(State(surface): Shared) -> Response {
-    json_of(&BTreeMap::from([("version", surface.version.to_string())]))
+    json_of(&BTreeMap::from([("version", &surface.release.name)]))
 }
 
 async fn kv_event_sources(State(surface): Shared) -> Response {

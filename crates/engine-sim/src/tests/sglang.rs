@@ -235,7 +235,8 @@ async fn each_endpoint_takes_a_rank_as_its_release_does() {
     // The engine's own first choice is 0, its second 1.
     check("0.5.19", "/v1/responses", input, [false, true]).await;
     // After a rank that was taken, its own first choice is 0.
-    check("0.5.23", "/v1/messages", chat, [true, false]).await;
+    check("0.5.23", "/v1/messages", chat.clone(), [true, false]).await;
+    check("0.5.9", "/v1/chat/completions", chat, [false, true]).await;
 }
 
 /// Batches that each rank has published.
