@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::announcer::Announcer;
+use crate::gathered::{self, Gathered};
 use crate::metrics::RankCounters;
 
 /// Commands that wait for the driver. Handlers wait with theirs when it is full, so it only smooths bursts.
@@ -31,6 +32,8 @@ pub(crate) struct Job {
     pub(crate) isl: usize,
     /// The hashes of their full blocks.
     pub(crate) chain: Arc<[SequenceHash]>,
+    /// Where those are pages, the blocks they gather into, each behind its last page.
+    pub(crate) gathered: Vec<(SequenceHash, SequenceHash)>,
     pub(crate) lora: Option<Arc<str>>,
     pub(crate) salt: Option<Arc<str>>,
     pub(crate) session: Option<Arc<str>>,
@@ -131,6 +134,7 @@ pub(crate) struct Driver {
     live: BTreeMap<RequestId, Live>,
     next_id: u64,
     counters: Vec<RankCounters>,
+    gathered: Gathered,
     commands: mpsc::Receiver<Command>,
     announcer: Announcer,
     /// After how many finished requests it forgets everything; none once it has.
@@ -154,6 +158,7 @@ impl Driver {
             pass: None,
             live: BTreeMap::new(),
             next_id: 0,
+            gathered: Gathered::default(),
             commands,
             announcer,
             restart_after,
@@ -202,10 +207,32 @@ impl Driver {
             }
             Command::Held(answer) => {
                 let ranks = self.engine.ranks();
-                let held = ranks.map(|rank| (self.global(rank), self.engine.held(rank).collect()));
+                let held = ranks.map(|rank| (self.global(rank), self.held(rank)));
                 drop(answer.send(held.collect()));
             }
         }
+    }
+
+    /// What a rank's cache holds: blocks, or those that its pages gather into.
+    fn held(&self, rank: DpRank) -> Vec<SequenceHash> {
+        let held = self.engine.held(rank);
+        match gathered::block_size(self.engine.config().block_size) {
+            Some(_) => self.gathered.of(held),
+            None => held.collect(),
+        }
+    }
+
+    /// Remembers the blocks of a request, and forgets those that nobody holds any more before they are many.
+    fn gather(&mut self, blocks: &[(SequenceHash, SequenceHash)]) {
+        let pages = self.engine.config().kv_blocks as usize;
+        let most = 2 * pages.saturating_mul(self.counters.len());
+        if self.gathered.len() > most {
+            let held = self.engine.ranks().flat_map(|rank| self.engine.held(rank));
+            let live = self.live.values().flat_map(|it| &it.job.gathered);
+            let needed = held.chain(live.map(|(page, _)| *page));
+            self.gathered.keep(needed);
+        }
+        self.gathered.add(blocks);
     }
 
     /// Empties all caches but those in use, whose ranks are returned.
@@ -248,6 +275,7 @@ impl Driver {
             rank: job.rank,
         })?;
         self.next_id += 1;
+        self.gather(&job.gathered);
         let (progress, receiver) = watch::channel(Progress::default());
         let live = Live {
             job,

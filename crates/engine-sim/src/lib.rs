@@ -13,6 +13,7 @@ mod announcer;
 mod config;
 mod dialect;
 mod driver;
+mod gathered;
 mod generator;
 mod http;
 mod metrics;

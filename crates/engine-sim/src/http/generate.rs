@@ -6,7 +6,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use domain::{DpRank, Endpoint, HashSeed, block_hashes, sequence_hashes};
+use domain::{DpRank, Endpoint, HashSeed, SequenceHash, block_hashes, sequence_hashes};
 
 use super::answer::Answer;
 use super::body::GenerateBody;
@@ -14,6 +14,7 @@ use super::error::ApiError;
 use super::{Shared, Surface, sglang, vllm};
 use crate::dialect::Dialect;
 use crate::driver::Job;
+use crate::gathered;
 use crate::generator::Generator;
 
 const SESSION_HEADER: &str = "x-session-id";
@@ -87,13 +88,16 @@ async fn generate(
     let salt = salt(body)?;
     let seed = HashSeed::of(lora.as_deref(), salt.as_deref());
     let blocks = block_hashes(&tokens, surface.engine.block_size, seed);
+    let chain: Arc<[SequenceHash]> = sequence_hashes(&blocks).into();
+    let gathered = gathered::blocks(&tokens, &chain, surface.engine.block_size, seed);
     let tokens: Arc<[u32]> = tokens.into();
     let accepted = surface
         .driver
         .submit(Job {
             tokens: Arc::clone(&tokens),
             isl,
-            chain: sequence_hashes(&blocks).into(),
+            chain,
+            gathered,
             lora,
             salt,
             session: session(headers, body),

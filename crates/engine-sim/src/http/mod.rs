@@ -157,7 +157,8 @@ struct KvBlocks {
 
 #[derive(Serialize)]
 struct RankBlocks {
-    /// Contents held, however many copies of each.
+    /// Contents held, however many copies of each. Where the engine's pages are smaller, these are blocks of at
+    /// least 16 tokens.
     blocks: usize,
     /// The wrapping sum of their digest terms, as 16 hexadecimal digits.
     digest: String,

@@ -136,6 +136,9 @@ async fn evicted_pages_leave_in_one_event_and_a_salt_is_in_every_store() {
     }
     let (_, repeat) = sim.post("/v1/completions", body(200)).await;
     assert_eq!(cached(&repeat), 39);
+    // 42 pages of the second and 22 of the first are blocks of 16.
+    let held = sim.get("/debug/kv_blocks").await["ranks"]["0"].clone();
+    assert_eq!(held["blocks"], 2 + 1);
     let batches = replayed(&sim, 0, 0).await;
     let events: Vec<_> = batches
         .iter()
