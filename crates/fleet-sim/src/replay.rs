@@ -204,6 +204,7 @@ impl<'a> Replay<'a> {
         routing::Request {
             id,
             model: self.namespace.model.clone(),
+            endpoint: domain::Endpoint::Chat,
             isl: request.isl,
             hashes: vec![(self.trace.block_size, request.chain.clone())],
             conversation: None,

@@ -37,6 +37,8 @@ pub struct Candidate {
     pub block_size: BlockSize,
     /// The leading part of the request it holds.
     pub held: Held,
+    /// What of it no event shows: presumed from what was sent there.
+    pub presumed: Tokens,
     /// The leading part of the request that is being computed there.
     pub in_flight: Tokens,
     /// Prefill work sent there and not yet done.

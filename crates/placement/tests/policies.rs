@@ -15,6 +15,7 @@ fn idle(target: &str) -> Candidate {
         barred: None,
         block_size: BlockSize::new(16).unwrap(),
         held: Held::default(),
+        presumed: Tokens::ZERO,
         in_flight: Tokens::ZERO,
         pending: Tokens::ZERO,
         foreign: Tokens::ZERO,

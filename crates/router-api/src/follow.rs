@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bus::{Bus, BusError, Change, Delivered, Entry, Key, Record, Start, TableSpec, TopicSpec};
 use contracts::{Encoding, FleetEntry, LoadReport, ReservationBatch, topics};
-use domain::{Incarnation, ReservationChange, WorkerId};
+use domain::{Incarnation, ReservationChange, ServiceInstance, ServiceKind, WorkerId};
 use futures::TryStreamExt;
 use futures::stream::{BoxStream, SelectAll, select_all};
 use service_kit::Component;
@@ -33,11 +33,16 @@ pub(crate) async fn follow_fleet(
     let apply = |change: Change| match change {
         Change::Put(_, entry) => match read::<FleetEntry>(&replica, &topics::FLEET, &entry) {
             Some(FleetEntry::Worker(worker)) => replica.mind.lock().set_worker(worker),
-            Some(FleetEntry::Service(_)) | None => {}
+            Some(FleetEntry::Service(service)) => hear(&replica, &service),
+            None => {}
         },
         Change::Deleted(key) => {
+            let mut router = replica.mind.lock();
             if let Some(worker) = worker_of(&key) {
-                replica.mind.lock().remove_worker(&worker);
+                router.remove_worker(&worker);
+            }
+            if let Some(peer) = text_of(&key).and_then(|it| it.parse().ok()) {
+                router.truth_mut().forget_peer(&peer);
             }
         }
         Change::CaughtUp => {
@@ -248,8 +253,21 @@ fn unreadable(replica: &Replica, name: &str, error: &contracts::DecodeError) {
     counter.inc();
 }
 
+/// Takes in what another router has found of ranks.
+fn hear(replica: &Replica, service: &ServiceInstance) {
+    if service.kind == ServiceKind::Router && service.id != replica.instance {
+        let mut router = replica.mind.lock();
+        let truth = router.truth_mut();
+        truth.hear(&service.id, &service.distrust, service.lease_until);
+    }
+}
+
 fn worker_of(key: &Key) -> Option<WorkerId> {
-    std::str::from_utf8(&key.0).ok()?.parse().ok()
+    text_of(key)?.parse().ok()
+}
+
+fn text_of(key: &Key) -> Option<&str> {
+    std::str::from_utf8(&key.0).ok()
 }
 
 #[cfg(test)]

@@ -7,15 +7,14 @@ use axum::extract::State;
 use axum::http::Request;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use contracts::rpc::{CallEnd, CallHead};
-use domain::ModelName;
+use contracts::rpc::CallHead;
+use domain::{Endpoint, ModelName};
 use http::HeaderMap;
-use routing::Status;
 use tokio::time::Instant;
 
 use crate::error::ApiError;
 use crate::intake::{Blocks, Intake, TokenSource, passing};
-use crate::openai::{Fields, edit};
+use crate::openai::{Fields, edit, without_ranks};
 use crate::place::Placing;
 use crate::replica::Replica;
 use crate::reply::{Answer, Reply};
@@ -27,7 +26,11 @@ const MAX_ATTEMPTS: u32 = 3;
 const RETRIED_BODY_LIMIT: usize = 8 << 20;
 
 /// Serves a request to an engine's path of the same name.
-pub(crate) async fn infer(State(replica): State<Arc<Replica>>, request: Request<Body>) -> Response {
+pub(crate) async fn infer(
+    endpoint: Endpoint,
+    State(replica): State<Arc<Replica>>,
+    request: Request<Body>,
+) -> Response {
     let (parts, body) = request.into_parts();
     let path = parts
         .uri
@@ -35,7 +38,8 @@ pub(crate) async fn infer(State(replica): State<Arc<Replica>>, request: Request<
         .map_or("/", |it| it.as_str())
         .to_owned();
     let mut model = None;
-    let served = serve(&replica, &parts.headers, path, body, &mut model).await;
+    let target = (endpoint, path);
+    let served = serve(&replica, &parts.headers, target, body, &mut model).await;
     let response = served.unwrap_or_else(IntoResponse::into_response);
     replica.count(model.as_ref(), response.status());
     response
@@ -44,7 +48,7 @@ pub(crate) async fn infer(State(replica): State<Arc<Replica>>, request: Request<
 async fn serve(
     replica: &Arc<Replica>,
     headers: &HeaderMap,
-    path: String,
+    (endpoint, path): (Endpoint, String),
     body: Body,
     model: &mut Option<ModelName>,
 ) -> Result<Response, ApiError> {
@@ -53,15 +57,17 @@ async fn serve(
         .read(headers, body, replica.config.max_body)
         .await?;
     let received = Instant::now();
-    let fields = Fields::read(&held.bytes)?;
-    let intake = Intake::read(replica, headers, &fields)?;
+    let asked = Fields::read(&held.bytes)?;
+    let intake = Intake::read(replica, headers, endpoint, &asked)?;
     *model = Some(intake.model.clone());
-    let source = TokenSource::of(replica, &intake, fields.prompt()?)?;
+    let body = without_ranks(&held.bytes, &asked, replica.config.allow_client_target);
+    let fields = Fields::read(&body)?;
+    let source = TokenSource::of(replica, &intake, fields.prompt(endpoint)?)?;
     let authorization = headers.get(http::header::AUTHORIZATION);
     let blocks = replica
-        .blocks(source, &intake, &fields, &held.bytes, authorization)
+        .blocks(source, &intake, &fields, &body, authorization)
         .await;
-    let edited = edit(&held.bytes, &fields, replica.config.usage_injection);
+    let edited = edit(&body, &fields, injects_usage(replica, endpoint));
     let call = Call {
         path,
         headers: passing(headers),
@@ -70,6 +76,16 @@ async fn serve(
     };
     let (turn, reply) = send(replica, &intake, &blocks, &call, edited.body).await?;
     Ok(reply.into_response(turn, replica.config.expose_decision))
+}
+
+/// Whether a stream is asked for its usage: the other endpoints' streams tell it, or have other options under the
+/// same name.
+fn injects_usage(replica: &Replica, endpoint: Endpoint) -> bool {
+    replica.config.usage_injection
+        && match endpoint {
+            Endpoint::Chat | Endpoint::Completions => true,
+            Endpoint::Responses | Endpoint::Messages | Endpoint::Embeddings => false,
+        }
 }
 
 /// What every attempt at a request has in common.
@@ -110,18 +126,13 @@ async fn send(
             }
             (Err(error), None) => return Err(error),
         };
-        turn.dispatched(call.received);
+        turn.dispatched(call.received, placing.tail(&turn.decision));
         let answer = replica.dispatch.call(call.head(&turn), body.clone()).await;
         match Answer::of(answer).await {
             Answer::Passing(reply) => return Ok((turn, reply)),
             Answer::Failed { status, why } => {
                 last_failure = Some(why);
                 placing.failed(turn, status).await;
-            }
-            Answer::Refused { why } => {
-                turn.end(Status::Invalid, &CallEnd::default());
-                let attempts = attempt;
-                return Err(ApiError::Upstream { attempts, why });
             }
         }
     }

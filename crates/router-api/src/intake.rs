@@ -3,8 +3,8 @@
 use affinity::{ConversationKey, SourceKind, find_conversation};
 use axum::http::HeaderMap;
 use domain::{
-    BlockSize, ConversationId, DpRank, HashSeed, ModelName, SequenceHash, Tokens, WorkerId,
-    block_hashes, sequence_hashes,
+    BlockSize, ConversationId, DpRank, Endpoint, HashSeed, ModelName, Namespace, SequenceHash,
+    Tokens, WorkerId, block_hashes, sequence_hashes,
 };
 use engine_wire::CLIENT_RANK_HEADERS;
 use routing::Pin;
@@ -24,6 +24,7 @@ const OWN_PREFIX: &str = "x-rankway-";
 /// What is known of a request before anybody is asked.
 pub(crate) struct Intake {
     pub(crate) model: ModelName,
+    pub(crate) endpoint: Endpoint,
     pub(crate) salt: Option<String>,
     pub(crate) conversation: Option<ConversationKey>,
     pub(crate) pin: Option<Pin>,
@@ -43,16 +44,20 @@ impl Intake {
     pub(crate) fn read(
         replica: &Replica,
         headers: &HeaderMap,
+        endpoint: Endpoint,
         fields: &Fields<'_>,
     ) -> Result<Self, ApiError> {
         let model = model(replica, fields.model()?)?;
         let conversation = conversation(replica, headers, fields)?;
+        // An embedding leaves nothing that a later turn could use.
+        let conversation = conversation.filter(|_| endpoint != Endpoint::Embeddings);
         let conversation = conversation.map(|id| key(replica, &model, id));
         Ok(Self {
-            pin: pin(replica, headers, &model)?,
+            pin: pin(replica, headers, fields, &model)?,
             salt: fields.cache_salt.clone().filter(|it| !it.is_empty()),
             streams: fields.streams(),
             conversation,
+            endpoint,
             model,
         })
     }
@@ -60,6 +65,16 @@ impl Intake {
     /// Names the conversation, whatever else the request says of it.
     pub(crate) fn set_conversation(&mut self, replica: &Replica, conversation: ConversationId) {
         self.conversation = Some(key(replica, &self.model, conversation));
+    }
+
+    /// Which index knows of its blocks of this size.
+    pub(crate) fn namespace(&self, block_size: BlockSize) -> Namespace {
+        Namespace {
+            model: self.model.clone(),
+            lora: None,
+            salt: self.salt.as_deref().map(Into::into),
+            block_size,
+        }
     }
 
     /// The blocks of `tokens` in every block size that the model's workers have.
@@ -173,16 +188,25 @@ fn conversation(
 }
 
 /// The target that the client insists on, if it may.
-fn pin(replica: &Replica, headers: &HeaderMap, model: &ModelName) -> Result<Option<Pin>, ApiError> {
+fn pin(
+    replica: &Replica,
+    headers: &HeaderMap,
+    fields: &Fields<'_>,
+    model: &ModelName,
+) -> Result<Option<Pin>, ApiError> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let worker = text(WORKER_HEADER);
     let rank = [RANK_HEADER].into_iter().chain(CLIENT_RANK_HEADERS);
     let rank = rank.into_iter().find_map(text);
-    if worker.is_none() && rank.is_none() {
+    let rank = rank.or_else(|| fields.asked_rank());
+    if worker.is_none() && rank.is_none() && !fields.names_a_rank() {
         return Ok(None);
     }
     if !replica.config.allow_client_target {
         replica.metrics.refused_targets.inc();
+        return Ok(None);
+    }
+    if worker.is_none() && rank.is_none() {
         return Ok(None);
     }
     let workers = replica.mind.serving(model, replica.clock.now());
@@ -201,7 +225,12 @@ fn pin(replica: &Replica, headers: &HeaderMap, model: &ModelName) -> Result<Opti
     })?;
     let dp_rank = match rank.map(str::parse).transpose() {
         Ok(rank) => rank.map(DpRank::new),
-        Err(_) => return Err(ApiError::invalid(format!("{RANK_HEADER} is not a rank"))),
+        Err(_) => {
+            return Err(ApiError::invalid(format!(
+                "{:?} is not a rank",
+                rank.unwrap_or("")
+            )));
+        }
     };
     Ok(Some(Pin { worker, dp_rank }))
 }

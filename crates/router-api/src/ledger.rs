@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use accounting::{Totals, Waterfall};
 use affinity::ConversationKey;
 use domain::DecisionId;
-use routing::{Decision, Outcome};
+use routing::{Decision, Fault, Outcome, Seen};
 
 /// Decisions kept.
 const MAX_DECISIONS: usize = 10_000;
@@ -22,7 +22,16 @@ pub(crate) struct Entry {
     pub(crate) tokens_known: bool,
     /// The failed attempt that this one follows.
     pub(crate) retry_of: Option<DecisionId>,
+    /// What has shown where it ran.
+    pub(crate) judged: Option<Judged>,
     pub(crate) end: Option<End>,
+}
+
+/// Where a request ran, and what was wrong with that.
+#[derive(Clone, Copy)]
+pub(crate) struct Judged {
+    pub(crate) seen: Seen,
+    pub(crate) fault: Option<Fault>,
 }
 
 /// How a request ended.
@@ -76,6 +85,18 @@ impl Ledger {
         }
         if let Some(entry) = books.entries.get_mut(&id) {
             entry.end = Some(end);
+        }
+    }
+
+    /// Records what has shown where a request ran. A fault is not forgotten for what shows none.
+    pub(crate) fn judge(&self, id: DecisionId, seen: Seen, fault: Option<Fault>) {
+        let mut books = self.lock();
+        if let Some(entry) = books.entries.get_mut(&id)
+            && entry
+                .judged
+                .is_none_or(|it| it.fault.is_none() || fault.is_some())
+        {
+            entry.judged = Some(Judged { seen, fault });
         }
     }
 

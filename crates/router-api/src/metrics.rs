@@ -39,6 +39,12 @@ pub(crate) struct Metrics {
     pub(crate) token_mismatch: IntGaugeVec,
     /// Changes of reservations that peers were not told.
     pub(crate) unpublished: IntCounter,
+    /// Turns that did not run as they were asked to, by worker, rank asked and cause.
+    pub(crate) rank_faults: IntCounterVec,
+    /// 1 where ranks asked for are ignored, by worker and endpoint.
+    pub(crate) rank_untrusted: IntGaugeVec,
+    /// Turns that were not watched because too many were.
+    pub(crate) unwatched: IntCounter,
     pub(crate) ends: EndMetrics,
 }
 
@@ -170,6 +176,20 @@ impl Metrics {
             unpublished: counter(
                 "rankway_reservations_unpublished_total",
                 "Reservations that peers were not told",
+            )?,
+            rank_faults: counters(
+                "rankway_rank_faults_total",
+                "Turns that did not run as they were asked to, by worker, rank asked and cause",
+                &["worker", "dp_rank", "cause"],
+            )?,
+            rank_untrusted: gauges(
+                "rankway_rank_untrusted",
+                "1 where the ranks asked for are ignored",
+                &["worker", "endpoint"],
+            )?,
+            unwatched: counter(
+                "rankway_rank_checks_skipped_total",
+                "Turns that were not watched because too many were",
             )?,
             ends: EndMetrics::new(registry)?,
         })

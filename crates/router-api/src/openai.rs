@@ -3,6 +3,8 @@
 
 mod edit;
 mod fields;
+mod ranks;
 
 pub(crate) use edit::edit;
 pub(crate) use fields::{Fields, Prompt};
+pub(crate) use ranks::without_ranks;

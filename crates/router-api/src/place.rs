@@ -6,14 +6,15 @@ use affinity::{ConversationKey, Owner};
 use contracts::rpc::{Acquire, Bound, CallError, Move};
 use domain::{DecisionId, Target};
 use placement::Place;
-use routing::{BindingAction, Decision, Degraded, NoTarget, Request};
+use routing::{BindingAction, Decision, Degraded, NoTarget, Request, Status};
 use tokio::time::Instant;
 
 use crate::error::ApiError;
+use crate::evidence::Tail;
 use crate::intake::{Blocks, Intake};
 use crate::ledger::Entry;
 use crate::replica::{BindingAnswer, Known, Replica, within_deadline};
-use crate::turn::Turn;
+use crate::turn::{Kind, Turn};
 
 /// One request on its way to a place.
 pub(crate) struct Placing<'a> {
@@ -54,15 +55,17 @@ impl Placing<'_> {
 
     /// The request has failed at the turn's place: gives the place back, leaves it out from now on, and asks
     /// again what its conversation is bound to.
-    pub(crate) async fn failed(&mut self, turn: Turn, status: routing::Status) {
+    pub(crate) async fn failed(&mut self, turn: Turn, status: Status) {
         let decision = turn.decision.clone();
         turn.give_up(status).await;
         self.retry_of = Some(decision.id);
         match &decision.place {
-            Place::Target(target) => self.tried.push(target.clone()),
-            Place::Worker { worker, .. } => {
+            Place::Target(target) if status != Status::RankRefused => {
+                self.tried.push(target.clone());
+            }
+            place => {
                 let candidates = decision.snapshot.candidates.iter();
-                let ranks = candidates.filter(|it| it.target.worker == *worker);
+                let ranks = candidates.filter(|it| it.target.worker == *place.worker());
                 self.tried.extend(ranks.map(|it| it.target.clone()));
             }
         }
@@ -70,11 +73,26 @@ impl Placing<'_> {
         self.replica.metrics.retries.inc();
     }
 
+    /// The block that only this request can leave at the decided place, if it has one.
+    pub(crate) fn tail(&self, decision: &Decision) -> Option<Tail> {
+        let mut candidates = decision.snapshot.candidates.iter();
+        let candidate = candidates.find(|it| it.target.worker == *decision.place.worker())?;
+        let size = candidate.block_size;
+        let (_, hashes) = self.blocks.hashes.iter().find(|it| it.0 == size)?;
+        let view = self.views()?.iter().find(|it| it.block_size == size)?;
+        let known = view.ceiling.max(view.stored) as usize;
+        Some(Tail {
+            namespace: self.intake.namespace(size),
+            hash: *hashes.last().filter(|_| known < hashes.len())?,
+        })
+    }
+
     fn request(&self) -> (Request, u64) {
         let (id, seed) = self.replica.ids.next();
         let request = Request {
             id,
             model: self.intake.model.clone(),
+            endpoint: self.intake.endpoint,
             isl: self.blocks.isl,
             hashes: self.blocks.hashes.clone(),
             conversation: self.intake.conversation.clone(),
@@ -95,7 +113,13 @@ impl Placing<'_> {
         histogram.observe(began.elapsed().as_secs_f64());
         let mut decision = decided.map_err(refused)?;
         self.note_silence(&mut decision);
-        let turn = Turn::new(self.replica.clone(), decision, self.intake.streams);
+        let asked = !matches!(self.known.binding, BindingAnswer::NotAsked);
+        let kind = Kind {
+            conversation: self.intake.conversation.clone().filter(|_| asked),
+            tokens_known: !self.blocks.hashes.is_empty(),
+            streams: self.intake.streams,
+        };
+        let turn = Turn::new(self.replica.clone(), decision, kind);
         Ok((request, turn))
     }
 
@@ -206,6 +230,7 @@ impl Placing<'_> {
             conversation: self.intake.conversation.clone(),
             tokens_known,
             retry_of: self.retry_of,
+            judged: None,
             end: None,
         });
     }
@@ -218,6 +243,9 @@ pub(crate) fn degraded_name(missing: Degraded, tokens_known: bool) -> &'static s
         Degraded::NoIndex => "no_index",
         Degraded::NoAffinity => "no_affinity",
         Degraded::BindingUnusable => "binding_unusable",
+        Degraded::NoEvents => "no_events",
+        Degraded::RankNotControlled => "rank_not_controlled",
+        Degraded::RankUntrusted => "rank_untrusted",
     }
 }
 

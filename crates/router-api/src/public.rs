@@ -6,6 +6,7 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use domain::Endpoint;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Method, StatusCode, Uri};
 use prometheus::{Encoder as _, TextEncoder};
@@ -20,9 +21,13 @@ use crate::route::route;
 const OPENAPI: &str = include_str!("openapi.json");
 
 pub(crate) fn routes(replica: Arc<Replica>) -> Router {
-    Router::new()
-        .route("/v1/chat/completions", post(infer))
-        .route("/v1/completions", post(infer))
+    let served = Endpoint::ALL
+        .into_iter()
+        .fold(Router::new(), |routes, endpoint| {
+            let serve = move |replica, request| infer(endpoint, replica, request);
+            routes.route(endpoint.path(), post(serve))
+        });
+    served
         .route("/v1/route", post(route))
         .route("/v1/models", get(models))
         .route("/health", get(|| async { Json(json!({"status": "ok"})) }))
@@ -50,14 +55,15 @@ async fn models(State(replica): State<Arc<Replica>>) -> Json<serde_json::Value> 
 }
 
 async fn readiness(State(replica): State<Arc<Replica>>) -> Response {
-    let missing = replica.context.health.missing();
+    let health = &replica.context.health;
+    let (missing, findings) = (health.missing(), health.findings());
     let status = match missing.is_empty() {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,
     };
     (
         status,
-        Json(json!({"ready": missing.is_empty(), "missing": missing})),
+        Json(json!({"ready": missing.is_empty(), "missing": missing, "findings": findings})),
     )
         .into_response()
 }

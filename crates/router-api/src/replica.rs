@@ -9,7 +9,7 @@ use bytes::Bytes;
 use contracts::rpc::{
     Affinity, Bound, CallError, CallHead, Dispatch, Down, Index, OverlapRequest, PrefixHashes,
 };
-use domain::{InstanceId, ModelName, Namespace};
+use domain::{InstanceId, ModelName};
 use engine_wire::vllm;
 use futures::StreamExt;
 use futures::future::join_all;
@@ -19,6 +19,7 @@ use tokio::time::timeout;
 
 use crate::body::Budget;
 use crate::config::Config;
+use crate::evidence::Evidence;
 use crate::intake::{Blocks, Intake, TokenSource};
 use crate::leases::Leases;
 use crate::ledger::Ledger;
@@ -45,6 +46,7 @@ pub(crate) struct Replica {
     pub(crate) affinity: Arc<dyn Affinity>,
     pub(crate) dispatch: Arc<dyn Dispatch>,
     pub(crate) leases: Arc<Leases>,
+    pub(crate) evidence: Evidence,
     pub(crate) ledger: Ledger,
     pub(crate) bodies: Budget,
     pub(crate) metrics: Metrics,
@@ -91,12 +93,7 @@ impl Replica {
         }
         let asked = blocks.hashes.iter().map(async |(block_size, hashes)| {
             let request = OverlapRequest {
-                namespace: Namespace {
-                    model: intake.model.clone(),
-                    lora: None,
-                    salt: intake.salt.as_deref().map(Into::into),
-                    block_size: *block_size,
-                },
+                namespace: intake.namespace(*block_size),
                 hashes: PrefixHashes::Dense(hashes.clone()),
                 record,
             };

@@ -9,7 +9,7 @@ use contracts::rpc::{CallEnd, CallStream, DispatchError, Down, HttpHead};
 use futures::{Stream, StreamExt, stream};
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, StatusCode};
-use routing::{Decision, Status};
+use routing::Status;
 use service_kit::error_chain;
 
 use crate::error::ApiError;
@@ -21,8 +21,6 @@ pub(crate) enum Answer {
     Passing(Reply),
     /// Another target may do better.
     Failed { status: Status, why: String },
-    /// No target will do better.
-    Refused { why: String },
 }
 
 /// An answer whose first byte is there.
@@ -65,12 +63,11 @@ impl Answer {
             DispatchError::Connect { .. } | DispatchError::UnknownWorker { .. } => {
                 Status::Unreachable
             }
-            DispatchError::Rank { .. } | DispatchError::Broken { .. } => Status::Failed,
+            // Another worker may number its ranks as it has registered them.
+            DispatchError::Rank { .. } => Status::RankRefused,
+            DispatchError::Broken { .. } => Status::Failed,
         };
-        match error.is_retryable() {
-            true => Self::Failed { status, why },
-            false => Self::Refused { why },
-        }
+        Self::Failed { status, why }
     }
 }
 
@@ -88,7 +85,7 @@ impl Reply {
             }
         }
         if expose_decision {
-            expose(&turn.decision, &mut headers);
+            expose(&turn, &mut headers);
         }
         let media = headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
         let passage = Passage {
@@ -167,7 +164,8 @@ fn outcome_of(status: StatusCode) -> Status {
 }
 
 /// Tells the client where it went.
-fn expose(decision: &Decision, headers: &mut HeaderMap) {
+fn expose(turn: &Turn, headers: &mut HeaderMap) {
+    let decision = &turn.decision;
     let mut set = |name: &'static str, value: String| {
         // Ids have no control characters, but may have others that no header can carry.
         if let Ok(value) = HeaderValue::try_from(value) {
@@ -180,5 +178,9 @@ fn expose(decision: &Decision, headers: &mut HeaderMap) {
         set("x-rankway-dp-rank", target.dp_rank.to_string());
         let held = decision.held_at(target).unwrap_or_default();
         set("x-rankway-overlap-tokens", held.to_string());
+    }
+    let degraded = turn.degraded();
+    if !degraded.is_empty() {
+        set("x-rankway-degraded", degraded.join(", "));
     }
 }

@@ -39,7 +39,7 @@ async fn serve(
     let limit = replica.config.max_body;
     let held = replica.bodies.read(headers, body, limit).await?;
     let fields = Fields::read(&held.bytes)?;
-    let mut intake = Intake::read(replica, headers, &fields)?;
+    let mut intake = Intake::read(replica, headers, fields.endpoint(), &fields)?;
     *model = Some(intake.model.clone());
     if let Some(name) = fields.conversation() {
         let id = ConversationId::new(&name).map_err(|error| ApiError::Invalid {

@@ -13,20 +13,21 @@ use domain::InstanceId;
 use routing::Router;
 use service_kit::{CancellationToken, Context, ListenError};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::body::Budget;
 use crate::config::Config;
+use crate::evidence::{self, Evidence, Watch};
 use crate::leases::{Lanes, Leases, Store};
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::mind::{Ids, Mind};
 use crate::mismatch::MismatchWatch;
 use crate::replica::Replica;
-use crate::{admin, follow, public};
+use crate::{admin, follow, presence, public};
 
 /// How long peers and the affinity store may take to hear the last of it.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -38,6 +39,7 @@ pub struct RouterApi {
     bus: Arc<dyn Bus>,
     replica: Arc<Replica>,
     lanes: Lanes,
+    watches: mpsc::Receiver<Watch>,
 }
 
 /// Why the router cannot start.
@@ -98,6 +100,7 @@ impl RouterApi {
         let local_addr = listener.local_addr().map_err(BindError::Address)?;
         let metrics = Metrics::new(&context.registry)?;
         let (leases, lanes) = Leases::new(metrics.untold.clone());
+        let (evidence, watches) = Evidence::new(metrics.unwatched.clone());
         let replica = Replica {
             mind: Mind::new(Router::new(instance.clone(), config.mind())),
             ids: Ids::new(&instance),
@@ -109,6 +112,7 @@ impl RouterApi {
             affinity,
             dispatch,
             leases: Arc::new(leases),
+            evidence,
             ledger: Ledger::default(),
             bodies: Budget::default(),
             mismatch: MismatchWatch::new(metrics.token_mismatch.clone()),
@@ -121,6 +125,7 @@ impl RouterApi {
             bus,
             replica: Arc::new(replica),
             lanes,
+            watches,
         })
     }
 
@@ -140,12 +145,13 @@ impl RouterApi {
             bus,
             replica,
             lanes,
+            watches,
         } = self;
         let store = Store::new(replica.affinity.clone(), replica.metrics.untold.clone());
         let closing = CancellationToken::new();
         let mut notes = JoinSet::new();
         notes.spawn(lanes.serve(store.clone(), closing.clone()));
-        let mut tasks = background(&replica, &bus, store);
+        let mut tasks = background(&replica, &bus, store, watches);
         info!(%local_addr, policy = replica.config.policy.name(), "listening");
         let listener = listener.tap_io(|connection| {
             // A connection that cannot be told is merely slower.
@@ -171,6 +177,7 @@ impl RouterApi {
         closing.cancel();
         let last = async {
             follow::publish_once(&replica, bus.as_ref()).await?;
+            presence::withdraw(&replica, bus.as_ref()).await?;
             notes.join_next().await.transpose()?;
             anyhow::Ok(())
         };
@@ -183,7 +190,12 @@ impl RouterApi {
     }
 }
 
-fn background(replica: &Arc<Replica>, bus: &Arc<dyn Bus>, store: Store) -> JoinSet<()> {
+fn background(
+    replica: &Arc<Replica>,
+    bus: &Arc<dyn Bus>,
+    store: Store,
+    watches: mpsc::Receiver<Watch>,
+) -> JoinSet<()> {
     let component = replica.context.health.component("router");
     let (caught_up, is_caught_up) = watch::channel(false);
     let mut tasks = JoinSet::new();
@@ -196,6 +208,9 @@ fn background(replica: &Arc<Replica>, bus: &Arc<dyn Bus>, store: Store) -> JoinS
     tasks.spawn(follow::follow_load(replica.clone(), bus.clone()));
     tasks.spawn(follow::follow_peers(replica.clone(), bus.clone()));
     tasks.spawn(follow::publish(replica.clone(), bus.clone()));
+    tasks.spawn(evidence::serve(replica.clone(), watches));
+    tasks.spawn(presence::announce(replica.clone(), bus.clone()));
+    tasks.spawn(presence::show(replica.clone(), component.clone()));
     tasks.spawn(follow::expire(replica.clone(), component, is_caught_up));
     tasks.spawn(store.renew(replica.leases.clone(), replica.instance.clone()));
     tasks

@@ -2,15 +2,31 @@
 //! lease are given back: the last resort is `drop`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use affinity::{ConversationKey, Evidence};
 use contracts::rpc::{CallEnd, Confirm, Release};
-use domain::{Target, Tokens};
-use routing::{Decision, Outcome, Status};
+use domain::{DpRank, Target, Tokens};
+use placement::Place;
+use routing::{Decision, Outcome, Seen, Status};
 use tokio::time::{Instant, timeout};
 
+use crate::evidence::{Tail, Watch};
 use crate::ledger::End;
+use crate::place::degraded_name;
 use crate::replica::{ASK_TIMEOUT, Replica};
+use crate::run::Run;
+
+/// An index further behind the log than this may not know yet what a rank has announced.
+const LEVEL: Duration = Duration::from_secs(1);
+
+/// What a turn needs to know of its request.
+pub(crate) struct Kind {
+    /// The conversation, if it may be bound to where the turn runs.
+    pub(crate) conversation: Option<ConversationKey>,
+    pub(crate) tokens_known: bool,
+    pub(crate) streams: bool,
+}
 
 /// An attempt under way.
 pub(crate) struct Turn {
@@ -18,6 +34,11 @@ pub(crate) struct Turn {
     pub(crate) decision: Arc<Decision>,
     /// The conversation whose lease is held.
     lease: Option<ConversationKey>,
+    /// The conversation, if it may be bound to where the turn runs.
+    conversation: Option<ConversationKey>,
+    /// A block that only this turn has.
+    tail: Option<Tail>,
+    tokens_known: bool,
     streams: bool,
     dispatched: Instant,
     first_chunk: Option<Instant>,
@@ -26,11 +47,19 @@ pub(crate) struct Turn {
 
 impl Turn {
     /// Takes over a decision.
-    pub(crate) fn new(replica: Arc<Replica>, decision: Decision, streams: bool) -> Self {
+    pub(crate) fn new(replica: Arc<Replica>, decision: Decision, kind: Kind) -> Self {
+        let Kind {
+            conversation,
+            tokens_known,
+            streams,
+        } = kind;
         let turn = Self {
             replica,
             decision: Arc::new(decision),
             lease: None,
+            conversation,
+            tail: None,
+            tokens_known,
             streams,
             dispatched: Instant::now(),
             first_chunk: None,
@@ -60,8 +89,17 @@ impl Turn {
         self.in_flight(1);
     }
 
-    /// The request is being sent.
-    pub(crate) fn dispatched(&mut self, received: Instant) {
+    /// What the decision had to do without.
+    pub(crate) fn degraded(&self) -> Vec<&'static str> {
+        let missing = self.decision.degraded.iter();
+        missing
+            .map(|it| degraded_name(*it, self.tokens_known))
+            .collect()
+    }
+
+    /// The request is being sent; with `tail` it can be seen where it runs.
+    pub(crate) fn dispatched(&mut self, received: Instant, tail: Option<Tail>) {
+        self.tail = tail;
         self.dispatched = Instant::now();
         let added = self.dispatched.saturating_duration_since(received);
         let histogram = &self.replica.metrics.added_latency_seconds;
@@ -96,9 +134,44 @@ impl Turn {
     /// It has ended.
     pub(crate) fn end(&mut self, status: Status, end: &CallEnd) {
         self.finish(status, end);
+        let named = end.observed_rank.map(|(rank, _)| rank);
+        let watch = self.watch(status, end, named);
+        if let (Some(watch), Some(rank)) = (&watch, named)
+            && self.decision.target().is_some()
+        {
+            self.replica.saw(&watch.run, Seen::Named(rank));
+        }
         if let Some(release) = self.release(end) {
             self.replica.leases.release(release);
         }
+        // A rank that was asked for and named has been judged.
+        let open = |it: &Watch| it.named.is_none() || self.decision.target().is_none();
+        if let Some(watch) = watch.filter(open) {
+            self.replica.evidence.watch(watch);
+        }
+    }
+
+    /// What can show where the turn ran, if anything can and the turn was served.
+    fn watch(&self, status: Status, end: &CallEnd, named: Option<DpRank>) -> Option<Watch> {
+        let first_token = self.first_chunk.filter(|_| status == Status::Served)?;
+        let conversation = match self.decision.place {
+            Place::Target(_) => &self.lease,
+            Place::Worker { .. } if self.conversation.is_none() => return None,
+            Place::Worker { .. } => &self.conversation,
+        };
+        if named.is_none() && self.tail.is_none() {
+            return None;
+        }
+        Some(Watch {
+            run: Run {
+                decision: self.decision.clone(),
+                conversation: conversation.clone(),
+                held: self.held(end),
+            },
+            named,
+            tail: self.tail.clone(),
+            first_token,
+        })
     }
 
     /// It has failed before its first byte and another target is to be tried: resolves when the store knows
@@ -106,6 +179,14 @@ impl Turn {
     pub(crate) async fn give_up(mut self, status: Status) {
         let end = CallEnd::default();
         self.finish(status, &end);
+        if status == Status::RankRefused {
+            let run = Run {
+                decision: self.decision.clone(),
+                conversation: None,
+                held: Tokens::ZERO,
+            };
+            self.replica.saw(&run, Seen::Refusal);
+        }
         if let Some(release) = self.release(&end) {
             let told = self.replica.leases.release_now(release);
             // A store that is late is asked again all the same, and has its own deadline there.
@@ -132,6 +213,7 @@ impl Turn {
             .mind
             .lock()
             .finish(id, &outcome, replica.clock.now());
+        self.notice_silence(&outcome);
         if let Some(waterfall) = &waterfall {
             replica.mismatch.see(&self.decision.model, waterfall);
             replica.metrics.ends.waterfall(waterfall);
@@ -140,13 +222,45 @@ impl Turn {
         replica.ledger.close(id, end);
     }
 
+    /// An engine that finds more in a rank's cache than the index knows, while blocks of the turn before are
+    /// overdue there, does not announce what that rank holds.
+    fn notice_silence(&self, outcome: &Outcome) {
+        let (Some(target), Some(key)) = (self.decision.target(), &self.lease) else {
+            return;
+        };
+        let (Some(candidate), Some(cached)) = (
+            self.decision.candidate(target),
+            outcome.usage.and_then(|it| it.cached),
+        ) else {
+            return;
+        };
+        let known = candidate.held.disk + candidate.block_size.tokens(1);
+        let level = self.decision.index_age.is_some_and(|age| age <= LEVEL);
+        if known <= cached && level && self.replica.evidence.is_overdue(key, target) {
+            let run = Run {
+                decision: self.decision.clone(),
+                conversation: None,
+                held: Tokens::ZERO,
+            };
+            self.replica.saw(&run, Seen::Silence);
+        }
+    }
+
     /// What gives the lease back.
     fn release(&mut self, end: &CallEnd) -> Option<Release> {
         let key = self.lease.take()?;
-        let target = self.decision.target()?.clone();
+        let asked = self.decision.target()?;
+        let ran = end.observed_rank.map_or(asked.dp_rank, |(rank, _)| rank);
+        let ran = Target {
+            dp_rank: ran,
+            ..asked.clone()
+        };
+        // A rank that is none of the worker's is no place to be bound to.
+        let known = self.decision.candidate(&ran).is_some();
+        let target = if known { ran } else { asked.clone() };
         let end = match self.first_chunk {
             Some(_) => affinity::TurnEnd::Served {
-                held: self.held(&target, end),
+                held: self.held(end),
             },
             None => affinity::TurnEnd::Unserved,
         };
@@ -158,14 +272,16 @@ impl Turn {
         })
     }
 
-    /// Full-block tokens that the turn has left at its target: prompt and answer, but for the last token,
-    /// which no engine has computed further.
-    fn held(&self, target: &Target, end: &CallEnd) -> Tokens {
+    /// Full-block tokens that the turn has left where it ran: prompt and answer, but for the last token, which
+    /// no engine has computed further.
+    fn held(&self, end: &CallEnd) -> Tokens {
         let tokens = match end.usage {
             Some(usage) => (usage.prompt + usage.completion).saturating_sub(Tokens::new(1)),
             None => self.decision.request.isl,
         };
-        let candidate = self.decision.candidate(target);
+        let worker = self.decision.place.worker();
+        let mut candidates = self.decision.snapshot.candidates.iter();
+        let candidate = candidates.find(|it| it.target.worker == *worker);
         candidate.map_or(Tokens::ZERO, |candidate| {
             let size = u64::from(candidate.block_size.get());
             Tokens::new(tokens.get() / size * size)

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use affinity::MoveReason;
-use domain::{DecisionId, ModelName, Target, Timestamp, Tokens};
+use domain::{DecisionId, Endpoint, ModelName, Target, Timestamp, Tokens};
 use placement::{Candidate, Choice, NoCandidate, Place, Policy, Scored, Snapshot};
 
 /// Where one request goes, why, and what was weighed.
@@ -15,6 +15,8 @@ pub struct Decision {
     pub at: Timestamp,
     /// The model.
     pub model: ModelName,
+    /// The endpoint asked.
+    pub endpoint: Endpoint,
     /// Where the request goes.
     pub place: Place,
     /// Why there.
@@ -78,6 +80,22 @@ pub enum Degraded {
     NoAffinity,
     /// The conversation is bound to a target that this router cannot use.
     BindingUnusable,
+    /// The chosen worker publishes no KV events: what it holds is presumed.
+    NoEvents,
+    /// The chosen worker would ignore a rank at this endpoint: none is named, and its engine chooses.
+    RankNotControlled,
+    /// The chosen worker has been found to ignore the ranks it is asked for at this endpoint.
+    RankUntrusted,
+}
+
+impl Degraded {
+    /// Whether it comes of where the request goes, not of who could not be asked.
+    pub const fn is_of_the_place(self) -> bool {
+        match self {
+            Self::NoEvents | Self::RankNotControlled | Self::RankUntrusted => true,
+            Self::NoIndex | Self::NoAffinity | Self::BindingUnusable => false,
+        }
+    }
 }
 
 /// Levels of the waterfall, in tokens of full blocks.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use domain::{
-    BlockSize, DpRank, Epoch, ModelName, RankLoad, Target, TargetState, Timestamp, Tokens, Worker,
-    WorkerId,
+    BlockSize, DpRank, Endpoint, Epoch, KvEndpoints, ModelName, RankControl, RankLoad, Target,
+    TargetState, Timestamp, Tokens, Worker, WorkerId,
 };
 use placement::Reservations;
 
@@ -25,6 +25,8 @@ pub(crate) struct Fleet {
     /// Incarnations, which may be known before their worker registers.
     epochs: HashMap<WorkerId, Epoch>,
     targets: HashMap<Target, Memory>,
+    /// Until when an endpoint is avoided that refused the rank it was asked for.
+    refusals: HashMap<(WorkerId, Epoch, Endpoint), Timestamp>,
 }
 
 #[derive(Debug)]
@@ -145,6 +147,10 @@ impl Fleet {
             .filter(move |it| it.worker.model == *model && it.worker.lease_until > now)
     }
 
+    pub(crate) fn member(&self, worker: &WorkerId) -> Option<&Member> {
+        self.workers.get(worker)
+    }
+
     pub(crate) fn workers(&self) -> impl Iterator<Item = &Worker> {
         self.workers.values().map(|it| &it.worker)
     }
@@ -170,20 +176,36 @@ impl Fleet {
         self.targets.entry(target.clone()).or_default()
     }
 
-    /// Forgets targets that are no more and have nothing on its way.
-    pub(crate) fn forget_gone(&mut self) {
-        let Self {
-            workers,
-            epochs,
-            targets,
-        } = self;
-        targets.retain(|target, memory| {
-            let live = workers.get(&target.worker).is_some_and(|it| {
-                let epoch = epochs.get(&target.worker).unwrap_or(&it.worker.epoch);
-                *epoch == target.epoch
-            });
-            live || memory.active > 0
-        });
+    /// An endpoint refused the rank it was asked for: it is avoided until then.
+    pub(crate) fn refused(
+        &mut self,
+        worker: &WorkerId,
+        epoch: Epoch,
+        endpoint: Endpoint,
+        until: Timestamp,
+    ) {
+        let key = (worker.clone(), epoch, endpoint);
+        self.refusals.insert(key, until);
+    }
+
+    /// Whether an endpoint has refused a rank lately.
+    pub(crate) fn refuses(&self, target: &Target, endpoint: Endpoint, now: Timestamp) -> bool {
+        let key = (target.worker.clone(), target.epoch, endpoint);
+        self.refusals.get(&key).is_some_and(|until| now < *until)
+    }
+
+    /// Whether it is the present incarnation of a registered worker.
+    pub(crate) fn is_live(&self, worker: &WorkerId, epoch: Epoch) -> bool {
+        let member = self.workers.get(worker);
+        member.is_some_and(|it| self.epoch(&it.worker) == epoch)
+    }
+
+    /// Forgets targets that are no more and have nothing on its way, and refusals that are over.
+    pub(crate) fn forget_gone(&mut self, now: Timestamp) {
+        let mut targets = std::mem::take(&mut self.targets);
+        targets.retain(|it, memory| memory.active > 0 || self.is_live(&it.worker, it.epoch));
+        self.targets = targets;
+        self.refusals.retain(|_, until| now < *until);
     }
 }
 
@@ -205,6 +227,22 @@ impl Member {
         let block = u64::from(self.worker.block_size.get());
         let blocks = self.worker.kv_blocks?;
         Some(Tokens::new(blocks.saturating_mul(block)))
+    }
+
+    /// Whether an event tells what it holds.
+    pub(crate) const fn has_events(&self) -> bool {
+        match self.worker.kv_endpoints {
+            KvEndpoints::None => false,
+            KvEndpoints::Zmq(_) => true,
+        }
+    }
+
+    /// Whether a rank asked for at `endpoint` is the one that runs: a single rank always is.
+    pub(crate) fn can_be_steered(&self, endpoint: Endpoint) -> bool {
+        match self.worker.capability.rank_control.get(endpoint) {
+            RankControl::Strict | RankControl::FirstTurn => true,
+            RankControl::None => self.worker.dp_size <= 1,
+        }
     }
 
     pub(crate) const fn block_size(&self) -> BlockSize {

@@ -1,5 +1,6 @@
 //! One router replica's mind: the fleet as it sees it, what has been sent and not yet answered, and what it
-//! has learnt. Pure: every call takes the time, and every choice a seed.
+//! has learnt, of speeds, of ranks that are not honoured (`truth`) and of caches that nothing announces
+//! (`presumed`). Pure: every call takes the time, and every choice a seed.
 //!
 //! It composes `placement` (which target is cheapest), `affinity` (what a binding demands) and `accounting`
 //! (what came of it). The router service and the simulator run this same code.
@@ -10,12 +11,15 @@ mod decision;
 mod fleet;
 mod learnt;
 mod open;
+mod presumed;
 mod request;
 mod router;
 mod snapshot;
+mod truth;
 
 pub use config::Config;
 pub use decision::{BindingAction, Decision, Degraded, Overlap, Reason, replay};
 pub use open::{Outcome, Status};
 pub use request::{NoTarget, OverlapView, Pin, Request};
 pub use router::{Counters, Router};
+pub use truth::{Asked, Fault, Finding, RankTruth, Seen};

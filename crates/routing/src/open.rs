@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use accounting::{Carrier, Chosen, Observation, Waterfall};
-use domain::{BlockSize, DpRank, Target, Tokens, Usage};
+use domain::{BlockSize, DpRank, Endpoint, SequenceHash, Target, TargetState, Tokens, Usage};
 use placement::Place;
 
 use crate::{Decision, Overlap};
@@ -32,6 +32,8 @@ pub enum Status {
     Refused,
     /// The engine failed (5xx) or broke off.
     Failed,
+    /// The engine says that it has no such rank: the endpoint's numbering is not what its worker registered.
+    RankRefused,
     /// The engine could not be reached, which none of its ranks can then.
     Unreachable,
     /// The request itself was wrong (other 4xx): says nothing of the target.
@@ -48,6 +50,8 @@ pub(crate) enum Avoided {
     Rank,
     /// Every rank of its worker.
     Worker,
+    /// The endpoint of its worker.
+    Endpoint,
 }
 
 impl Status {
@@ -55,6 +59,7 @@ impl Status {
         match self {
             Self::Refused | Self::Failed => Avoided::Rank,
             Self::Unreachable => Avoided::Worker,
+            Self::RankRefused => Avoided::Endpoint,
             Self::Served | Self::Invalid | Self::Cancelled => Avoided::Nothing,
         }
     }
@@ -64,20 +69,35 @@ impl Status {
 #[derive(Debug)]
 pub(crate) struct Open {
     pub(crate) place: Place,
+    pub(crate) endpoint: Endpoint,
     pub(crate) isl: Tokens,
     pub(crate) block_size: BlockSize,
     pub(crate) uncached: Option<Tokens>,
     pub(crate) overlap: Option<Overlap>,
-    /// What each rank of the worker held.
-    pub(crate) held: Vec<(Target, Tokens)>,
+    /// Every rank of the worker.
+    pub(crate) ranks: Vec<RankThen>,
+    /// The prompt's blocks, where what its worker holds is presumed.
+    pub(crate) blocks: Vec<SequenceHash>,
     /// Whether nothing else was being computed at its worker.
     pub(crate) unqueued: bool,
     pub(crate) first_token: bool,
 }
 
+/// A rank as it was at the decision.
+#[derive(Debug)]
+pub(crate) struct RankThen {
+    pub(crate) target: Target,
+    /// What it held of the prompt, and what of it was presumed.
+    pub(crate) held: Tokens,
+    pub(crate) presumed: Tokens,
+    /// Whether its claims were known to be incomplete.
+    pub(crate) partial: bool,
+}
+
 impl Open {
-    /// `unqueued` says that nothing else was being computed at its worker.
-    pub(crate) fn new(decision: &Decision, unqueued: bool) -> Self {
+    /// `unqueued` says that nothing else was being computed at its worker; `blocks` are the prompt's, where what
+    /// its worker holds is presumed.
+    pub(crate) fn new(decision: &Decision, unqueued: bool, blocks: Vec<SequenceHash>) -> Self {
         let worker = decision.place.worker();
         let candidates = decision.snapshot.candidates.iter();
         let ranks: Vec<_> = candidates
@@ -85,6 +105,7 @@ impl Open {
             .collect();
         Self {
             place: decision.place.clone(),
+            endpoint: decision.endpoint,
             isl: decision.request.isl,
             block_size: ranks
                 .first()
@@ -92,10 +113,16 @@ impl Open {
                 .block_size,
             uncached: decision.uncached,
             overlap: decision.overlap,
-            held: ranks
+            ranks: ranks
                 .iter()
-                .map(|it| (it.target.clone(), it.held.disk))
+                .map(|it| RankThen {
+                    target: it.target.clone(),
+                    held: it.held.disk,
+                    presumed: it.presumed,
+                    partial: it.state == TargetState::Partial,
+                })
                 .collect(),
+            blocks,
             unqueued,
             first_token: false,
         }
@@ -114,6 +141,11 @@ impl Open {
         })
     }
 
+    /// A rank of its worker as it was at the decision.
+    pub(crate) fn rank(&self, target: &Target) -> Option<&RankThen> {
+        self.ranks.iter().find(|it| it.target == *target)
+    }
+
     /// Input tokens: the engine's count, else the router's.
     pub(crate) fn isl(&self, outcome: &Outcome) -> Tokens {
         outcome.usage.map_or(self.isl, |it| it.prompt)
@@ -123,11 +155,7 @@ impl Open {
     /// all that is known to have been cacheable.
     pub(crate) fn waterfall(&self, outcome: &Outcome) -> Waterfall {
         let served_by = self.served_by(outcome.observed_rank);
-        let held = |target: Target| {
-            let mut held = self.held.iter();
-            held.find(|it| it.0 == target)
-                .map_or(Tokens::ZERO, |it| it.1)
-        };
+        let held = |target: Target| self.rank(&target).map_or(Tokens::ZERO, |it| it.held);
         let chosen = match (served_by, self.overlap) {
             (Some(target), Some(_)) => Chosen::Held(held(target)),
             _ => Chosen::RankUnknown,

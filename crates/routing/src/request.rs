@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use affinity::ConversationKey;
 use domain::{
-    BlockSize, DecisionId, DpRank, ModelName, OverlapGroup, SequenceHash, Target, TargetState,
-    Tokens, WorkerId,
+    BlockSize, DecisionId, DpRank, Endpoint, ModelName, OverlapGroup, SequenceHash, Target,
+    TargetState, Tokens, WorkerId,
 };
 
 /// One attempt to place one request.
@@ -16,6 +16,8 @@ pub struct Request {
     pub id: DecisionId,
     /// The model asked for.
     pub model: ModelName,
+    /// The endpoint asked: engines differ in how they take a rank at each.
+    pub endpoint: Endpoint,
     /// Input tokens.
     pub isl: Tokens,
     /// Sequence hashes of its full blocks, for each block size of [`crate::Router::block_sizes`]. May be

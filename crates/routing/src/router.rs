@@ -2,6 +2,7 @@
 
 mod decide;
 mod end;
+mod steer;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -15,6 +16,8 @@ use crate::Config;
 use crate::fleet::Fleet;
 use crate::learnt::Mean;
 use crate::open::Open;
+use crate::presumed::Presumed;
+use crate::truth::{Finding, RankTruth};
 
 /// Requests on their way at one router: beyond, outcomes are no longer matched to decisions.
 const MAX_OPEN: usize = 262_144;
@@ -32,6 +35,8 @@ pub struct Router {
     config: Config,
     fleet: Fleet,
     reservations: Reservations,
+    presumed: Presumed,
+    truth: RankTruth,
     open: HashMap<DecisionId, Open>,
     turns: HashMap<ModelName, u64>,
     mean_miss: Mean,
@@ -61,6 +66,8 @@ impl Router {
             config,
             fleet: Fleet::default(),
             reservations: Reservations::default(),
+            presumed: Presumed::default(),
+            truth: RankTruth::default(),
             open: HashMap::new(),
             turns: HashMap::new(),
             mean_miss: Mean::starting_at(FIRST_MEAN_MISS),
@@ -132,12 +139,18 @@ impl Router {
         }
     }
 
-    /// Ends the reservations that have outlived their lease by `now`. Call it a few times a second.
+    /// Ends the reservations that have outlived their lease by `now`, and forgets what is over. Call it a few
+    /// times a second.
     pub fn expire(&mut self, now: Timestamp) {
         let expired = self.reservations.expire(now).len();
         let expired = u64::try_from(expired).unwrap_or(u64::MAX);
         self.counters.reservations_expired += expired;
-        self.fleet.forget_gone();
+        self.fleet.forget_gone(now);
+        let fleet = &self.fleet;
+        self.presumed
+            .expire(now, |it| fleet.is_live(&it.worker, it.epoch));
+        self.truth
+            .expire(now, |worker, epoch| fleet.is_live(worker, epoch));
     }
 
     /// What this router has reserved and released since it was last asked, in order, for its peers.
@@ -190,6 +203,23 @@ impl Router {
     /// Requests of this router that have not ended.
     pub fn open(&self) -> usize {
         self.open.len()
+    }
+
+    /// What is known of the ranks asked for and the ranks that ran.
+    pub const fn truth(&self) -> &RankTruth {
+        &self.truth
+    }
+
+    /// To teach it what is seen of a turn, and what peers have found.
+    pub const fn truth_mut(&mut self) -> &mut RankTruth {
+        &mut self.truth
+    }
+
+    /// The faults of the present incarnations' ranks.
+    pub fn findings(&self, now: Timestamp) -> Vec<Finding> {
+        let findings = self.truth.findings(now);
+        let live = findings.filter(|it| self.fleet.is_live(&it.worker, it.epoch));
+        live.cloned().collect()
     }
 
     /// Enters a reservation, ours or a peer's, in the book.

@@ -6,12 +6,14 @@ use domain::{Depths, SequenceHash, Target, TargetState, Timestamp, Tokens};
 use placement::{Barred, Candidate, Held, Reservations};
 
 use crate::fleet::{Fleet, Member, combined};
+use crate::presumed::Presumed;
 use crate::{Overlap, OverlapView, Request};
 
 /// What a snapshot is taken from.
 pub(crate) struct Sources<'a> {
     pub(crate) fleet: &'a Fleet,
     pub(crate) reservations: &'a Reservations,
+    pub(crate) presumed: &'a Presumed,
     /// The mean of uncached tokens a request has.
     pub(crate) mean_miss: f64,
     pub(crate) request: &'a Request,
@@ -71,18 +73,28 @@ impl Sources<'_> {
         let block_size = member.block_size();
         let cacheable = block_size.cacheable_blocks(self.request.isl);
         let tokens = |blocks: u32| block_size.tokens(blocks.min(cacheable));
+        let state = combined(member.worker.state, reported);
+        // Complete claims need no presumption.
+        let presumed = match state == TargetState::Partial || !member.has_events() {
+            true => {
+                let hashes = self.hashes(member);
+                self.presumed.depth(&target, hashes, self.now)
+            }
+            false => 0,
+        };
         let memory = self.fleet.memory(&target);
         let (requests, foreign) = member.gauge(target.dp_rank, self.now);
         let reserved = self.reservations.count(&target);
         Candidate {
-            state: combined(member.worker.state, reported),
+            state,
             barred: self.barred(&target),
             block_size,
             held: Held {
-                gpu: tokens(held.gpu),
-                host: tokens(held.host),
-                disk: tokens(held.disk),
+                gpu: tokens(held.gpu.max(presumed)),
+                host: tokens(held.host.max(presumed)),
+                disk: tokens(held.disk.max(presumed)),
             },
+            presumed: tokens(presumed),
             in_flight: tokens(in_flight),
             pending: self.reservations.pending(&target, self.now),
             // A float to integer cast saturates; a mean of tokens is not negative.
@@ -102,9 +114,10 @@ impl Sources<'_> {
             return Some(Barred::Tried);
         }
         let avoided = self.fleet.memory(target).avoid_until;
-        avoided
-            .filter(|until| *until > self.now)
-            .map(|_| Barred::FailedLately)
+        let endpoint = self.request.endpoint;
+        let failed = avoided.is_some_and(|until| until > self.now)
+            || self.fleet.refuses(target, endpoint, self.now);
+        failed.then_some(Barred::FailedLately)
     }
 
     fn hashes(&self, member: &Member) -> &[SequenceHash] {

@@ -54,7 +54,7 @@ pub async fn listen(address: SocketAddr, key: &'static str) -> Result<TcpListene
     }
 }
 
-/// `/healthz`, `/readyz` (503 and what is missing until ready) and `/metrics` (Prometheus text).
+/// `/healthz`, `/readyz` (503 and what is missing until ready; what is found amiss either way) and `/metrics` (Prometheus text).
 pub fn admin_routes(context: Context) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
@@ -103,14 +103,19 @@ pub async fn serve(
 
 async fn readyz(State(context): State<Context>) -> Response {
     let missing = context.health.missing();
+    let findings = context.health.findings();
+    let found = findings
+        .iter()
+        .flat_map(|(component, found)| found.iter().map(move |it| format!("{component}: {it}\n")));
+    let found: String = found.collect();
     if missing.is_empty() {
-        return "ready\n".into_response();
+        return format!("ready\n{found}").into_response();
     }
     let lines: String = missing
         .iter()
         .map(|(component, why)| format!("{component}: {why}\n"))
         .collect();
-    (StatusCode::SERVICE_UNAVAILABLE, lines).into_response()
+    (StatusCode::SERVICE_UNAVAILABLE, lines + &found).into_response()
 }
 
 async fn metrics(State(context): State<Context>) -> Response {

@@ -6,7 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The readiness of a process: it is ready when none of its components waits.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
-    waiting: Arc<Mutex<BTreeMap<String, String>>>,
+    said: Arc<Mutex<Said>>,
+}
+
+/// What components have said.
+#[derive(Debug, Default)]
+struct Said {
+    waiting: BTreeMap<String, String>,
+    findings: BTreeMap<String, Vec<String>>,
 }
 
 /// One component's say in it. A new one waits until it says otherwise.
@@ -29,23 +36,38 @@ impl Health {
 
     /// Each component that is not ready, and why.
     pub fn missing(&self) -> BTreeMap<String, String> {
-        self.lock().clone()
+        self.lock().waiting.clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
-        // No holder can leave the map half changed.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What each component has found amiss without being kept from its job by it.
+    pub fn findings(&self) -> BTreeMap<String, Vec<String>> {
+        self.lock().findings.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Said> {
+        // No holder can leave a map half changed.
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Component {
     /// It does its job.
     pub fn ready(&self) {
-        self.health.lock().remove(&self.name);
+        self.health.lock().waiting.remove(&self.name);
     }
 
     /// It does not, because of `why`: a short phrase that says what is missing.
     pub fn waiting(&self, why: impl Into<String>) {
-        self.health.lock().insert(self.name.clone(), why.into());
+        let mut said = self.health.lock();
+        said.waiting.insert(self.name.clone(), why.into());
+    }
+
+    /// These things are amiss now, in place of what was before; they do not keep it from its job.
+    pub fn finds(&self, findings: Vec<String>) {
+        let mut said = self.health.lock();
+        match findings.is_empty() {
+            true => said.findings.remove(&self.name),
+            false => said.findings.insert(self.name.clone(), findings),
+        };
     }
 }

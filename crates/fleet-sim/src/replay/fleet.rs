@@ -67,7 +67,8 @@ impl Fleet {
             capability: Capability::uniform(RankControl::Strict, HeaderSpace::Global),
             state: TargetState::Ready,
             url: String::new(),
-            kv_endpoints: KvEndpoints::None,
+            // Its events go to the index without a socket.
+            kv_endpoints: KvEndpoints::Zmq(Vec::new()),
             lease_until: Timestamp::from_micros(u64::MAX),
         };
         self.engines.iter().map(register).collect()

@@ -28,9 +28,9 @@ struct StreamOptions<'a> {
 }
 
 /// Replaces a range of the body.
-struct Splice {
-    range: Range<usize>,
-    with: String,
+pub(super) struct Splice {
+    pub(super) range: Range<usize>,
+    pub(super) with: String,
 }
 
 /// Asks for usage where `inject_usage` and the client did not, and takes out what would mislead the index.
@@ -101,14 +101,14 @@ fn report_mode_splice(body: &[u8], xargs: Option<&RawValue>) -> Option<Splice> {
 }
 
 /// Where a value that was borrowed from `body` stands in it.
-fn range_in(body: &[u8], raw: &RawValue) -> Option<Range<usize>> {
+pub(super) fn range_in(body: &[u8], raw: &RawValue) -> Option<Range<usize>> {
     let text = raw.get();
     let start = (text.as_ptr() as usize).checked_sub(body.as_ptr() as usize)?;
     let end = start.checked_add(text.len())?;
     (end <= body.len()).then_some(start..end)
 }
 
-fn spliced(body: &[u8], mut splices: Vec<Splice>) -> Bytes {
+pub(super) fn spliced(body: &[u8], mut splices: Vec<Splice>) -> Bytes {
     splices.sort_by_key(|splice| splice.range.start);
     let added: usize = splices.iter().map(|splice| splice.with.len()).sum();
     let mut edited = Vec::with_capacity(body.len() + added);

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use affinity::BodyIds;
-use domain::{SequenceHash, Tokens};
+use domain::{Endpoint, SequenceHash, Tokens};
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -28,6 +28,21 @@ pub(crate) struct Fields<'a> {
     prompt: Option<&'a RawValue>,
     #[serde(borrow)]
     messages: Option<&'a RawValue>,
+    #[serde(borrow)]
+    input: Option<&'a RawValue>,
+    #[serde(borrow)]
+    instructions: Option<&'a RawValue>,
+    #[serde(borrow)]
+    system: Option<&'a RawValue>,
+    // The ranks that engines take in a body.
+    #[serde(borrow, default, deserialize_with = "present")]
+    pub(super) routed_dp_rank: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    pub(super) data_parallel_rank: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    pub(super) disagg_prefill_dp_rank: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    pub(super) id_slot: Option<&'a RawValue>,
     // Of `/v1/route` alone.
     #[serde(borrow)]
     token_ids: Option<&'a RawValue>,
@@ -95,6 +110,14 @@ impl<'a> Fields<'a> {
         self.stream == Some(true)
     }
 
+    /// The endpoint that takes such a request, for `/v1/route`.
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        match self.messages {
+            Some(_) => Endpoint::Chat,
+            None => Endpoint::Completions,
+        }
+    }
+
     /// What `/v1/route` is asked about: token ids or block hashes, else what an engine would compute.
     pub(crate) fn asked(&self) -> Result<Prompt, ApiError> {
         if let Some(raw) = self.token_ids {
@@ -106,11 +129,17 @@ impl<'a> Fields<'a> {
             let blocks: Vec<_> = hashes.into_iter().map(domain::BlockHash::new).collect();
             return Ok(Prompt::Hashes(domain::sequence_hashes(&blocks)));
         }
-        self.prompt()
+        self.prompt(self.endpoint())
     }
 
-    /// What the engine will compute.
-    pub(crate) fn prompt(&self) -> Result<Prompt, ApiError> {
+    /// What the engine will compute. No engine tells the tokens of the newer endpoints' requests.
+    pub(crate) fn prompt(&self, endpoint: Endpoint) -> Result<Prompt, ApiError> {
+        match endpoint {
+            Endpoint::Chat | Endpoint::Completions => {}
+            Endpoint::Responses | Endpoint::Messages | Endpoint::Embeddings => {
+                return Ok(Prompt::Unread);
+            }
+        }
         if self.messages.is_some() {
             return Ok(Prompt::Text);
         }
@@ -136,7 +165,14 @@ impl<'a> Fields<'a> {
 
     /// About how many tokens the prompt has, from its length in bytes.
     pub(crate) fn estimated_tokens(&self) -> Tokens {
-        let texts = [self.prompt, self.messages].into_iter().flatten();
+        let texts = [
+            self.prompt,
+            self.messages,
+            self.input,
+            self.instructions,
+            self.system,
+        ];
+        let texts = texts.into_iter().flatten();
         let bytes: u64 = texts.map(|raw| raw.get().len() as u64).sum();
         Tokens::new(bytes.div_ceil(BYTES_PER_TOKEN).max(1))
     }
@@ -277,10 +313,14 @@ mod tests {
     fn what_only_route_takes_counts_nowhere_else() {
         let body = br#"{"model":"m","prompt":[1,2],"token_ids":[3],"block_hashes":"none"}"#;
         let fields = Fields::read(body).unwrap();
-        assert_eq!(fields.prompt().unwrap(), Prompt::Tokens(vec![1, 2]));
+        let completions = Endpoint::Completions;
+        assert_eq!(
+            fields.prompt(completions).unwrap(),
+            Prompt::Tokens(vec![1, 2])
+        );
         assert_eq!(fields.asked().unwrap(), Prompt::Tokens(vec![3]));
         let hashes = Fields::read(br#"{"block_hashes":[1]}"#).unwrap();
-        assert_eq!(hashes.prompt().unwrap(), Prompt::Unread);
+        assert_eq!(hashes.prompt(completions).unwrap(), Prompt::Unread);
         assert!(matches!(hashes.asked().unwrap(), Prompt::Hashes(it) if it.len() == 1));
         let wrong = Fields::read(br#"{"block_hashes":"none"}"#).unwrap();
         assert!(wrong.asked().is_err());

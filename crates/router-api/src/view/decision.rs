@@ -2,13 +2,14 @@
 
 use domain::{Target, Tokens};
 use placement::{Candidate, Place, Scored};
-use routing::{Decision, Outcome};
+use routing::{Decision, Fault, Outcome};
 use serde::Serialize;
 
 use super::names;
 use super::waterfall::WaterfallView;
-use crate::ledger::Entry;
+use crate::ledger::{Entry, Judged};
 use crate::place::degraded_name;
+use crate::run::shown;
 
 /// A decision, whole, and what came of it.
 #[derive(Serialize)]
@@ -16,6 +17,7 @@ pub(crate) struct DecisionView {
     pub(super) id: String,
     pub(super) at_seconds: f64,
     pub(super) model: String,
+    pub(super) endpoint: &'static str,
     pub(super) conversation: Option<String>,
     pub(super) worker: String,
     pub(super) epoch: u64,
@@ -38,6 +40,8 @@ pub(crate) struct DecisionView {
     /// What the policy preferred, also where a binding overruled it.
     pub(super) policy_choice: Option<String>,
     pub(super) candidates: Vec<CandidateView>,
+    /// What has shown where it ran.
+    pub(super) ran: Option<RanView>,
     pub(super) outcome: Option<OutcomeView>,
     pub(super) waterfall: Option<WaterfallView>,
 }
@@ -50,6 +54,8 @@ pub(super) struct CandidateView {
     pub(super) barred: Option<&'static str>,
     pub(super) held_tokens: u64,
     pub(super) held_gpu_tokens: u64,
+    /// What of it no event shows.
+    pub(super) presumed_tokens: u64,
     pub(super) in_flight_tokens: u64,
     pub(super) pending_tokens: u64,
     pub(super) foreign_tokens: u64,
@@ -76,6 +82,14 @@ pub(super) struct CostView {
     capacity_seconds: f64,
 }
 
+/// Where it ran, and what was wrong with that.
+#[derive(Serialize)]
+pub(super) struct RanView {
+    pub(super) dp_rank: Option<u32>,
+    pub(super) evidence: Option<&'static str>,
+    pub(super) fault: Option<&'static str>,
+}
+
 #[derive(Serialize)]
 pub(super) struct OutcomeView {
     pub(super) status: &'static str,
@@ -99,6 +113,7 @@ impl DecisionView {
             id: decision.id.to_string(),
             at_seconds: decision.at.as_secs_f64(),
             model: decision.model.to_string(),
+            endpoint: decision.endpoint.name(),
             conversation: entry
                 .conversation
                 .as_ref()
@@ -124,6 +139,7 @@ impl DecisionView {
             candidates: candidates
                 .map(|it| CandidateView::of(it, decision))
                 .collect(),
+            ran: entry.judged.map(RanView::of),
             outcome: entry.end.as_ref().map(|end| OutcomeView::of(&end.outcome)),
             waterfall: entry
                 .end
@@ -145,6 +161,7 @@ impl CandidateView {
             barred: candidate.barred.map(names::barred),
             held_tokens: candidate.held.disk.get(),
             held_gpu_tokens: candidate.held.gpu.get(),
+            presumed_tokens: candidate.presumed.get(),
             in_flight_tokens: candidate.in_flight.get(),
             pending_tokens: candidate.pending.get(),
             foreign_tokens: candidate.foreign.get(),
@@ -194,6 +211,17 @@ impl CostView {
             lockstep_seconds: terms.lockstep,
             decode_seconds: terms.decode,
             capacity_seconds: terms.capacity,
+        }
+    }
+}
+
+impl RanView {
+    fn of(judged: Judged) -> Self {
+        let shown = shown(judged.seen);
+        Self {
+            dp_rank: shown.map(|it| it.0.get()),
+            evidence: shown.map(|it| names::evidence(it.1)),
+            fault: judged.fault.map(Fault::name),
         }
     }
 }

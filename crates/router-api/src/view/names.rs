@@ -1,6 +1,6 @@
 //! Names of variants in JSON. Part of the API: they outlive the variants' own.
 
-use affinity::MoveReason;
+use affinity::{Evidence, MoveReason};
 use domain::EngineKind;
 use placement::{Barred, Choice, Place};
 use routing::{BindingAction, Reason, Status};
@@ -58,9 +58,19 @@ pub(super) const fn status(status: Status) -> &'static str {
         Status::Served => "served",
         Status::Refused => "refused",
         Status::Failed => "failed",
+        Status::RankRefused => "rank_refused",
         Status::Unreachable => "unreachable",
         Status::Invalid => "invalid",
         Status::Cancelled => "cancelled",
+    }
+}
+
+pub(super) const fn evidence(evidence: Evidence) -> &'static str {
+    match evidence {
+        Evidence::None => "none",
+        Evidence::Asked => "asked",
+        Evidence::Event => "event",
+        Evidence::Answer => "answer",
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::DecisionView;
-use super::decision::{CandidateView, CostView};
+use super::decision::{CandidateView, CostView, RanView};
 
 /// Renders the whole decision: where the request went and why, what came of it, and every candidate with
 /// every term of its cost, dearest last.
@@ -58,10 +58,26 @@ fn outcome(text: &mut String, decision: &DecisionView) -> std::fmt::Result {
         )?,
         None => writeln!(text, "; still running")?,
     }
+    if let Some(it) = &decision.ran {
+        ran(text, it)?;
+    }
     if let Some(waterfall) = &decision.waterfall {
         writeln!(text, "{}", waterfall.describe())?;
     }
     Ok(())
+}
+
+/// Where it ran, as far as anything shows it.
+fn ran(text: &mut String, ran: &RanView) -> std::fmt::Result {
+    if let (Some(rank), Some(evidence)) = (ran.dp_rank, ran.evidence) {
+        write!(text, "ran on rank {rank}, by its {evidence}")?;
+    } else {
+        write!(text, "nothing shows where it ran")?;
+    }
+    match ran.fault {
+        Some(fault) => writeln!(text, "; fault: {fault}"),
+        None => writeln!(text),
+    }
 }
 
 fn candidates(text: &mut String, decision: &DecisionView) -> std::fmt::Result {

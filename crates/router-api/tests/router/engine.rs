@@ -86,9 +86,20 @@ impl Arrival {
 
     /// Answers in one piece.
     pub(crate) fn answer(self, status: u16, body: impl Into<String>) {
+        self.answer_with(status, ("content-type", "application/json"), body);
+    }
+
+    /// Answers in one piece, with one more header.
+    pub(crate) fn answer_with(
+        self,
+        status: u16,
+        (name, value): (&'static str, &str),
+        body: impl Into<String>,
+    ) {
         let json = [("content-type", "application/json")];
         let status = StatusCode::from_u16(status).unwrap();
-        let response = (status, json, body.into()).into_response();
+        let mut response = (status, json, body.into()).into_response();
+        response.headers_mut().insert(name, value.parse().unwrap());
         self.answer.send(response).unwrap();
     }
 

@@ -1,6 +1,7 @@
 //! An index that says what a test wants.
 
 use std::sync::Mutex;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use contracts::rpc::{
@@ -8,12 +9,26 @@ use contracts::rpc::{
 };
 use domain::{Depths, DpRank, OverlapGroup, Target};
 use futures::StreamExt;
+use tokio::time::{Instant, sleep};
 
 #[derive(Default)]
 pub(crate) struct FakeIndex {
     /// What it answers; none never answers.
     answer: Mutex<Option<OverlapAnswer>>,
     pub(crate) asked: Mutex<Vec<OverlapRequest>>,
+    located: Mutex<Located>,
+}
+
+/// Where any prefix is looked for and found.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Located {
+    /// Nowhere yet.
+    #[default]
+    NotYet,
+    /// Nowhere by any deadline.
+    InVain,
+    /// On these ranks.
+    On(Vec<u32>),
 }
 
 impl FakeIndex {
@@ -22,6 +37,7 @@ impl FakeIndex {
         Self {
             answer: Mutex::new(Some(OverlapAnswer::default())),
             asked: Mutex::default(),
+            located: Mutex::default(),
         }
     }
 
@@ -44,6 +60,11 @@ impl FakeIndex {
         });
     }
 
+    /// From now on every prefix is found so, also by those who wait for it.
+    pub(crate) fn locate(&self, located: Located) {
+        *self.located.lock().unwrap() = located;
+    }
+
     pub(crate) fn fall_silent(&self) {
         *self.answer.lock().unwrap() = None;
     }
@@ -60,8 +81,18 @@ impl Index for FakeIndex {
         }
     }
 
-    async fn locate(&self, _request: LocateRequest) -> Result<Vec<DpRank>, CallError> {
-        Ok(Vec::new())
+    async fn locate(&self, request: LocateRequest) -> Result<Vec<DpRank>, CallError> {
+        let deadline = Instant::now() + request.deadline;
+        loop {
+            let located = self.located.lock().unwrap().clone();
+            match located {
+                Located::On(ranks) => return Ok(ranks.into_iter().map(DpRank::new).collect()),
+                Located::NotYet if Instant::now() < deadline => {
+                    sleep(Duration::from_millis(5)).await;
+                }
+                Located::NotYet | Located::InVain => return Ok(Vec::new()),
+            }
+        }
     }
 
     async fn digests(&self) -> Result<Vec<TargetDigest>, CallError> {

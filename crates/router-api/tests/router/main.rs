@@ -5,10 +5,13 @@
 
 mod client;
 mod conversations;
+mod dispatch;
 mod edges;
 mod engine;
 mod index;
 mod passing;
+mod ranks;
+mod steering;
 mod world;
 
 use std::time::Duration;

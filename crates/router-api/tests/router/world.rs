@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use affinity_store::{AffinityStore, Secret};
 use bus::{Bus, MemoryBus};
-use contracts::rpc::Affinity;
+use contracts::rpc::{Affinity, Dispatch};
 use contracts::topics;
 use domain::InstanceId;
 use router_api::{Config, Handle, RouterApi};
@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use worker_adapter::{WorkerAdapter, WorkerConfig};
 
 use crate::client::Client;
+use crate::dispatch::Telling;
 use crate::engine::Engine;
 use crate::index::FakeIndex;
 
@@ -28,6 +29,8 @@ pub(crate) struct World {
     pub(crate) tasks: JoinSet<anyhow::Result<()>>,
     admin: Client,
     pub(crate) registry: prometheus::Registry,
+    pub(crate) bus: Arc<dyn Bus>,
+    dispatch: Arc<dyn Dispatch>,
 }
 
 pub(crate) fn config() -> Config {
@@ -41,6 +44,8 @@ pub(crate) fn config() -> Config {
 pub(crate) fn workers(urls: &[&str]) -> Vec<WorkerConfig> {
     let worker = |(number, url): (usize, &&str)| WorkerConfig {
         id: Some(format!("w{}", number + 1).parse().unwrap()),
+        // Nobody listens to them here: the index says what a test wants.
+        kv_events: Some("tcp://127.0.0.1:1".parse().unwrap()),
         ..WorkerConfig::at(url.parse().unwrap())
     };
     urls.iter().enumerate().map(worker).collect()
@@ -53,6 +58,13 @@ impl World {
     }
 
     pub(crate) async fn with(config: Config, engines: &[&Engine]) -> Self {
+        let urls: Vec<&str> = engines.iter().map(|it| it.url.as_str()).collect();
+        Self::of(config, workers(&urls)).await
+    }
+
+    /// A router before these workers, once it is ready.
+    pub(crate) async fn of(config: Config, workers: Vec<WorkerConfig>) -> Self {
+        let expected = workers.len();
         let bus: Arc<dyn Bus> = Arc::new(MemoryBus::new(&topics::LAYOUT));
         let health = Health::default();
         let context = Context {
@@ -60,10 +72,7 @@ impl World {
             health: health.clone(),
             clock: Clock::system(),
         };
-        let urls: Vec<&str> = engines.iter().map(|it| it.url.as_str()).collect();
-        let adapter = worker_adapter::Config {
-            workers: workers(&urls),
-        };
+        let adapter = worker_adapter::Config { workers };
         let adapter = WorkerAdapter::new(adapter, bus.clone(), context.clone()).unwrap();
         let store = affinity_store::Config {
             secret: Some(Secret::new("a secret of the tests".to_owned())),
@@ -74,12 +83,13 @@ impl World {
         let index = Arc::new(FakeIndex::cold());
         let instance = InstanceId::new("router-1").unwrap();
         let registry = context.registry.clone();
+        let dispatch: Arc<dyn Dispatch> = Arc::new(Telling(adapter.dispatch()));
         let router = RouterApi::bind(
             config,
-            bus,
+            bus.clone(),
             index.clone(),
             affinity.clone(),
-            adapter.dispatch(),
+            dispatch.clone(),
             context,
             instance,
         );
@@ -102,16 +112,44 @@ impl World {
             tasks,
             admin,
             registry,
+            bus,
+            dispatch,
         };
-        if !engines.is_empty() {
+        if expected > 0 {
             world
-                .until(async || world.known_workers().await == engines.len())
+                .until(async || world.known_workers().await == expected)
                 .await;
             world
                 .until(async || world.health.missing().is_empty())
                 .await;
         }
         world
+    }
+
+    /// A second router beside the first, behind the same bus, once it is ready: where it listens, and what
+    /// ends it.
+    pub(crate) async fn another(&mut self, name: &str) -> (Client, CancellationToken) {
+        let health = Health::default();
+        let context = Context {
+            registry: prometheus::Registry::new(),
+            health: health.clone(),
+            clock: Clock::system(),
+        };
+        let router = RouterApi::bind(
+            config(),
+            self.bus.clone(),
+            self.index.clone(),
+            self.affinity.clone(),
+            self.dispatch.clone(),
+            context,
+            InstanceId::new(name).unwrap(),
+        );
+        let router = router.await.unwrap();
+        let client = Client::to(router.handle().address());
+        let shutdown = CancellationToken::new();
+        self.tasks.spawn(router.run(shutdown.clone()));
+        self.until(async || health.missing().is_empty()).await;
+        (client, shutdown)
     }
 
     async fn known_workers(&self) -> usize {
@@ -143,6 +181,20 @@ impl World {
             idle && self.gauge("rankway_target_inflight") == 0.0
         })
         .await;
+    }
+
+    /// The value of one line of the metrics' text, such as `name{label="value"}`.
+    pub(crate) async fn metric(&self, line: &str) -> Option<f64> {
+        let metrics = self.client.get("/metrics").await;
+        let metrics = String::from_utf8(metrics.body.to_vec()).unwrap();
+        let value = metrics.lines().find_map(|it| it.strip_prefix(line))?;
+        Some(value.trim().parse().unwrap())
+    }
+
+    /// Waits until a metric has a value.
+    pub(crate) async fn until_metric(&self, line: &str, value: f64) {
+        self.until(async || self.metric(line).await == Some(value))
+            .await;
     }
 
     /// The sum over a metric's labels.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use affinity::{Binding, Mode, MoveReason, Plan};
-use domain::{ReservationChange, SequenceHash, Timestamp, Tokens};
+use domain::{ReservationChange, Timestamp, Tokens};
 use placement::{Candidate, Choice, NoCandidate, Place, Reservation, Snapshot, choose, landmarks};
 
 use super::{MAX_OPEN, Router};
@@ -15,10 +15,12 @@ use crate::snapshot::Sources;
 use crate::{BindingAction, Decision, Degraded, NoTarget, OverlapView, Pin, Reason, Request};
 
 /// Where a request goes and why, before it is recorded.
-struct Verdict {
-    place: Place,
-    reason: Reason,
-    binding: BindingAction,
+pub(super) struct Verdict {
+    pub(super) place: Place,
+    pub(super) reason: Reason,
+    pub(super) binding: BindingAction,
+    /// Whether a rank was wanted and cannot be asked for.
+    pub(super) uncontrolled: bool,
 }
 
 impl Router {
@@ -55,6 +57,7 @@ impl Router {
         let sources = Sources {
             fleet: &self.fleet,
             reservations: &self.reservations,
+            presumed: &self.presumed,
             mean_miss: self.mean_miss.get(),
             request,
             views: index.unwrap_or(&[]),
@@ -74,18 +77,21 @@ impl Router {
         };
         let choice = choose(&asked, &snapshot, self.config.policy, seed);
         let verdict = verdict(self.config.affinity(), request, binding, &snapshot, &choice)?;
+        let verdict = self.steered(verdict, request.endpoint);
+        let mut degraded = self.degraded(&verdict, request.endpoint, now);
+        if index.is_none() {
+            degraded.insert(0, Degraded::NoIndex);
+        }
         Ok(Decision {
             id: request.id,
             at: now,
             model: request.model.clone(),
+            endpoint: request.endpoint,
             uncached: uncached(&snapshot, &verdict.place, request.isl, binding),
             place: verdict.place,
             reason: verdict.reason,
             binding: verdict.binding,
-            degraded: match index {
-                Some(_) => Vec::new(),
-                None => vec![Degraded::NoIndex],
-            },
+            degraded,
             overlap,
             index_age: index.and_then(|views| views.iter().map(|it| it.index_age).max()),
             policy: self.config.policy,
@@ -116,11 +122,20 @@ impl Router {
             return followed;
         }
         self.abandon(decision.id, now);
-        let place = Place::Target(winner.target.clone());
-        followed.uncached = uncached(&decision.snapshot, &place, request.isl, None);
-        followed.place = place;
-        followed.reason = Reason::Followed;
-        followed.binding = BindingAction::Keep;
+        let joined = Verdict {
+            place: Place::Target(winner.target.clone()),
+            reason: Reason::Followed,
+            binding: BindingAction::Keep,
+            uncontrolled: false,
+        };
+        let verdict = self.steered(joined, request.endpoint);
+        let degraded = self.degraded(&verdict, request.endpoint, now);
+        followed.degraded.retain(|it| !it.is_of_the_place());
+        followed.degraded.extend(degraded);
+        followed.uncached = uncached(&decision.snapshot, &verdict.place, request.isl, None);
+        followed.place = verdict.place;
+        followed.reason = verdict.reason;
+        followed.binding = verdict.binding;
         self.enter(&followed, request, now);
         followed
     }
@@ -153,7 +168,7 @@ impl Router {
             let expected = Duration::try_from_secs_f64(queued.as_f64() / rate);
             let expected = expected.unwrap_or(Duration::MAX);
             let lease_until = now + expected + self.config.reservation_lease;
-            let landmarks = landmarks(hashes(decision, request));
+            let landmarks = landmarks(self.blocks_at(decision, request));
             let reservation = Reservation {
                 id: decision.id,
                 router: self.instance.clone(),
@@ -175,7 +190,10 @@ impl Router {
             self.counters.decisions_untracked += 1;
             return;
         }
-        self.open.insert(decision.id, Open::new(decision, unqueued));
+        let presumes = self.presumes(decision);
+        let blocks = presumes.then(|| self.blocks_at(decision, request).to_vec());
+        let open = Open::new(decision, unqueued, blocks.unwrap_or_default());
+        self.open.insert(decision.id, open);
     }
 
     /// Whether no prefill is known to be under way at any rank of the place's worker: they run in lock step.
@@ -221,17 +239,20 @@ fn verdict(
             place: pin.place(snapshot, chosen?),
             reason: Reason::Pinned,
             binding: BindingAction::None,
+            uncontrolled: false,
         });
     }
     let bound = |binding: &Binding, reason| Verdict {
         place: Place::Target(binding.target.clone()),
         reason,
         binding: BindingAction::Keep,
+        uncontrolled: false,
     };
     let free = |choice: &Choice, binding| Verdict {
         place: choice.place.clone(),
         reason: Reason::Policy(choice.reason),
         binding,
+        uncontrolled: false,
     };
     match (plan(mode, binding, snapshot, request.isl), binding) {
         (Plan::Keep, Some(binding)) => Ok(bound(binding, Reason::Bound)),
@@ -291,15 +312,6 @@ fn uncached(
         .filter(|it| !snapshot.index_known && it.target == *target)
         .map_or(Tokens::ZERO, |it| it.held);
     Some(isl.saturating_sub(held.max(left)))
-}
-
-fn hashes<'a>(decision: &Decision, request: &'a Request) -> &'a [SequenceHash] {
-    let candidate = decision.target().and_then(|it| decision.candidate(it));
-    let hashes = candidate.and_then(|candidate| {
-        let mut hashes = request.hashes.iter();
-        hashes.find(|it| it.0 == candidate.block_size)
-    });
-    hashes.map_or(&[], |it| &it.1)
 }
 
 impl Pin {

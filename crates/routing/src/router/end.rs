@@ -2,6 +2,7 @@
 
 use accounting::Waterfall;
 use domain::{DecisionId, ReservationChange, Target, Timestamp};
+use placement::Place;
 
 use super::Router;
 use crate::open::{Avoided, Open, Outcome, Status};
@@ -9,10 +10,15 @@ use crate::open::{Avoided, Open, Outcome, Status};
 impl Router {
     /// The first token of a request has come: its prefill is done. Repeats are harmless.
     pub fn first_token(&mut self, id: DecisionId, now: Timestamp) {
-        if let Some(open) = self.open.get_mut(&id) {
-            open.first_token = true;
-        }
         self.end_reservation(id, now);
+        let Some(mut open) = self.open.remove(&id) else {
+            return;
+        };
+        if let Some(target) = open.place.target().filter(|_| !open.first_token) {
+            self.presume_held(&open, target, now);
+        }
+        open.first_token = true;
+        self.open.insert(id, open);
     }
 
     /// A request has ended. Its row of the waterfall if anything of it was served; none otherwise, and none
@@ -26,6 +32,9 @@ impl Router {
         let open = self.close(id, now)?;
         self.learn_outcome(&open, outcome, now);
         let served = open.first_token || outcome.status == Status::Served;
+        if served {
+            self.presume_found(&open, outcome, now);
+        }
         served.then(|| open.waterfall(outcome))
     }
 
@@ -73,7 +82,13 @@ impl Router {
         let avoided: Vec<Target> = match outcome.status.avoided() {
             Avoided::Nothing => Vec::new(),
             Avoided::Rank => open.served_by(outcome.observed_rank).into_iter().collect(),
-            Avoided::Worker => open.held.iter().map(|it| it.0.clone()).collect(),
+            Avoided::Worker => open.ranks.iter().map(|it| it.target.clone()).collect(),
+            Avoided::Endpoint => {
+                let (Place::Target(Target { worker, epoch, .. }) | Place::Worker { worker, epoch }) =
+                    &open.place;
+                self.fleet.refused(worker, *epoch, open.endpoint, until);
+                Vec::new()
+            }
         };
         for target in avoided {
             self.fleet.memory_mut(&target).avoid_until = Some(until);

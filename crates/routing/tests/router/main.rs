@@ -5,6 +5,7 @@
 mod binding;
 mod fleet;
 mod lifecycle;
+mod ranks;
 mod replay;
 mod spread;
 mod world;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use affinity::{Binding, BindingState, ConversationKey, Evidence, Owner};
 use domain::{
-    BlockHash, BlockSize, Capability, DecisionId, Depths, EngineKind, Epoch, HeaderSpace,
+    BlockHash, BlockSize, Capability, DecisionId, Depths, Endpoint, EngineKind, Epoch, HeaderSpace,
     KvEndpoints, ModelName, OverlapGroup, RankControl, SequenceHash, Target, TargetState,
     Timestamp, Tokens, Usage, Worker, sequence_hashes,
 };
@@ -50,7 +50,7 @@ pub(crate) fn worker(id: &str, dp_size: u32) -> Worker {
         capability: Capability::uniform(RankControl::Strict, HeaderSpace::Global),
         state: TargetState::Ready,
         url: String::new(),
-        kv_endpoints: KvEndpoints::None,
+        kv_endpoints: KvEndpoints::Zmq(Vec::new()),
         lease_until: Timestamp::from_secs_f64(1e9),
     }
 }
@@ -113,6 +113,7 @@ impl World {
         Request {
             id: DecisionId::new(u128::from(self.next)),
             model: model(),
+            endpoint: Endpoint::Chat,
             isl: Tokens::new(count * BLOCK + BLOCK / 2),
             hashes: vec![(block_size(), sequence_hashes(blocks))],
             conversation: None,

@@ -1,0 +1,231 @@
+//! Watching where turns ran whose answers do not say it: the blocks that only such a turn has are announced by
+//! the rank that computed them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use affinity::ConversationKey;
+use contracts::rpc::{CallError, LocateRequest, OverlapRequest, PrefixHashes};
+use domain::{DecisionId, DpRank, KvEndpoints, Namespace, SequenceHash, Target, TargetState};
+use futures::StreamExt;
+use futures::stream;
+use placement::Place;
+use prometheus::IntCounter;
+use routing::Seen;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+
+use crate::replica::{ASK_TIMEOUT, Replica};
+use crate::run::Run;
+
+/// Turns watched at once. Beyond, turns are not watched, which is counted: others of the same worker are.
+const MAX_WATCHED: usize = 1_024;
+/// Turns that wait to be watched, while others are taken up.
+const LANE_DEPTH: usize = 64;
+/// A rank that has announced nothing for so long after its turn's end is silent.
+const DEADLINE: Duration = Duration::from_secs(15);
+/// Another's turn with the same prompt may have been announced first: it is looked for again after this.
+const SECOND_LOOK: Duration = Duration::from_millis(250);
+/// An index further behind the log than this says nothing of silence.
+const LEVEL: Duration = Duration::from_secs(5);
+/// Blocks not announced so long after the first token are overdue.
+const OVERDUE: Duration = Duration::from_secs(1);
+
+/// The deepest full block of a prompt that nobody had carried or announced before: only its turn can have
+/// computed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tail {
+    pub(crate) namespace: Namespace,
+    pub(crate) hash: SequenceHash,
+}
+
+/// A turn to be watched.
+pub(crate) struct Watch {
+    pub(crate) run: Run,
+    /// The rank that its answer names.
+    pub(crate) named: Option<DpRank>,
+    pub(crate) tail: Option<Tail>,
+    pub(crate) first_token: Instant,
+}
+
+/// The turns watched now.
+pub(crate) struct Evidence {
+    lane: mpsc::Sender<Watch>,
+    /// The last turn of each conversation at a target, while nothing has announced its blocks. Guards nothing
+    /// else.
+    unannounced: Mutex<HashMap<(ConversationKey, Target), Unannounced>>,
+    skipped: IntCounter,
+}
+
+struct Unannounced {
+    turn: DecisionId,
+    first_token: Instant,
+    /// Whether its rank has been called silent already.
+    told: bool,
+}
+
+impl Evidence {
+    /// Also gives the end of the lane that [`serve`] takes.
+    pub(crate) fn new(skipped: IntCounter) -> (Self, mpsc::Receiver<Watch>) {
+        let (lane, watches) = mpsc::channel(LANE_DEPTH);
+        let evidence = Self {
+            lane,
+            unannounced: Mutex::default(),
+            skipped,
+        };
+        (evidence, watches)
+    }
+
+    /// Watches a turn, if there is room.
+    pub(crate) fn watch(&self, watch: Watch) {
+        let key = key_of(&watch);
+        let waiting = Unannounced {
+            turn: watch.run.decision.id,
+            first_token: watch.first_token,
+            told: false,
+        };
+        match (self.lane.try_send(watch), key) {
+            (Ok(()), Some(key)) => {
+                self.lock().insert(key, waiting);
+            }
+            (Ok(()), None) => {}
+            (Err(_), _) => self.skipped.inc(),
+        }
+    }
+
+    /// Whether the last turn of a conversation at `target` has not been announced although it is overdue. It is
+    /// said once.
+    pub(crate) fn is_overdue(&self, key: &ConversationKey, target: &Target) -> bool {
+        let mut unannounced = self.lock();
+        let Some(waiting) = unannounced.get_mut(&(key.clone(), target.clone())) else {
+            return false;
+        };
+        let overdue = OVERDUE < waiting.first_token.elapsed() && !waiting.told;
+        waiting.told |= overdue;
+        overdue
+    }
+
+    /// A turn is watched no more. Whether its rank has been called silent.
+    fn settled(&self, watch: &Watch) -> bool {
+        let Some(key) = key_of(watch) else {
+            return false;
+        };
+        let mut unannounced = self.lock();
+        let told = unannounced.get(&key).is_some_and(|it| it.told);
+        if unannounced
+            .get(&key)
+            .is_some_and(|it| it.turn == watch.run.decision.id)
+        {
+            unannounced.remove(&key);
+        }
+        told
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<(ConversationKey, Target), Unannounced>> {
+        self.unannounced
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn key_of(watch: &Watch) -> Option<(ConversationKey, Target)> {
+    let target = watch.run.decision.target()?;
+    Some((watch.run.conversation.clone()?, target.clone()))
+}
+
+/// Watches turns, for ever.
+pub(crate) async fn serve(replica: Arc<Replica>, mut watches: mpsc::Receiver<Watch>) {
+    let watches = stream::poll_fn(|context| watches.poll_recv(context));
+    watches
+        .for_each_concurrent(MAX_WATCHED, |watch| settle(&replica, watch))
+        .await;
+}
+
+async fn settle(replica: &Replica, watch: Watch) {
+    let seen = match (watch.named, &watch.tail) {
+        (Some(rank), _) => Seen::Named(rank),
+        (None, Some(tail)) => look(replica, &watch, tail).await,
+        (None, None) => Seen::Nothing,
+    };
+    let told = replica.evidence.settled(&watch);
+    match watch.run.decision.place {
+        Place::Target(_) if seen == Seen::Silence && told => {}
+        Place::Target(_) => replica.saw(&watch.run, seen),
+        Place::Worker { .. } => replica.learn_rank(&watch.run, seen).await,
+    }
+}
+
+async fn look(replica: &Replica, watch: &Watch, tail: &Tail) -> Seen {
+    let (worker, has_events) = {
+        let router = replica.mind.lock();
+        let worker = router.worker(watch.run.decision.place.worker());
+        (
+            worker.cloned(),
+            worker.map(|it| &it.kv_endpoints) != Some(&KvEndpoints::None),
+        )
+    };
+    if worker.is_none() || !has_events {
+        return Seen::Nothing;
+    }
+    let locate = async |deadline| {
+        let Target { worker, epoch, .. } = watch.run.at(DpRank::new(0));
+        let request = LocateRequest {
+            namespace: tail.namespace.clone(),
+            worker,
+            epoch,
+            tail: tail.hash,
+            deadline,
+        };
+        replica.index.locate(request).await
+    };
+    // What is there already may have been there for long.
+    let mut after = Duration::ZERO;
+    let mut found = locate(Duration::ZERO).await;
+    if found.as_ref().is_ok_and(Vec::is_empty) {
+        found = locate(DEADLINE).await;
+        after = watch.first_token.elapsed();
+    }
+    let asked = watch.run.decision.target().map(|it| it.dp_rank);
+    let elsewhere = |ranks: &Vec<DpRank>| asked.is_some_and(|it| !ranks.contains(&it));
+    if found
+        .as_ref()
+        .is_ok_and(|it| !it.is_empty() && elsewhere(it))
+    {
+        sleep(SECOND_LOOK).await;
+        found = locate(Duration::ZERO).await;
+    }
+    let Ok(ranks) = found else {
+        return Seen::Nothing;
+    };
+    let ran = asked.filter(|it| ranks.contains(it));
+    match (ran, &ranks[..]) {
+        (Some(dp_rank), _) => Seen::Announced { dp_rank, after },
+        (None, [only]) => Seen::Announced {
+            dp_rank: *only,
+            after,
+        },
+        (None, []) if is_silence(replica, watch, tail).await => Seen::Silence,
+        // Where several hold it, it is not this turn's alone.
+        (None, _) => Seen::Nothing,
+    }
+}
+
+/// Whether nothing else explains that a block was not announced: it has never been, by an index that has read
+/// the log and misses nothing of the rank.
+async fn is_silence(replica: &Replica, watch: &Watch, tail: &Tail) -> bool {
+    let request = OverlapRequest {
+        namespace: tail.namespace.clone(),
+        hashes: PrefixHashes::Dense(vec![tail.hash]),
+        record: false,
+    };
+    let asked = watch.run.decision.target();
+    let answer = tokio::time::timeout(ASK_TIMEOUT, replica.index.overlap(request)).await;
+    let Ok(Ok::<_, CallError>(answer)) = answer else {
+        return false;
+    };
+    let mut lost = answer.not_ready.iter();
+    answer.stored == 0
+        && answer.index_age <= LEVEL
+        && !lost.any(|(it, state)| Some(it) == asked && *state == TargetState::Suspect)
+}

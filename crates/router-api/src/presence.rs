@@ -1,0 +1,139 @@
+//! This router in `fleet`, with what it has found of ranks; and its findings for whoever watches: gauges, and the
+//! text of `/readyz`.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bus::{Bus, BusError, Expect, Key};
+use bytes::Bytes;
+use contracts::{Encoding, FleetEntry, topics};
+use domain::{Distrust, Endpoint, ServiceInstance, ServiceKind, WorkerId};
+use routing::Finding;
+use service_kit::Component;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tracing::warn;
+
+use crate::replica::Replica;
+
+/// How soon what is found is told.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How often the entry is renewed although nothing has changed.
+const RENEW_EVERY: Duration = Duration::from_secs(5);
+/// How long the entry holds.
+const LEASE: Duration = Duration::from_secs(15);
+/// Findings named in `/readyz`; metrics have all of them.
+const MAX_NAMED: usize = 100;
+
+/// Keeps the entry, for ever. What changes is told at once.
+pub(crate) async fn announce(replica: Arc<Replica>, bus: Arc<dyn Bus>) {
+    let mut ticks = interval(LOOK_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut told: Option<(Vec<Distrust>, Instant)> = None;
+    let mut failing = false;
+    loop {
+        ticks.tick().await;
+        let distrust = replica.mind.lock().truth().distrust();
+        let holds =
+            |told: &(Vec<Distrust>, Instant)| told.0 == distrust && told.1.elapsed() < RENEW_EVERY;
+        if told.as_ref().is_some_and(holds) {
+            continue;
+        }
+        match put(&replica, bus.as_ref(), distrust.clone()).await {
+            Ok(()) => {
+                told = Some((distrust, Instant::now()));
+                failing = false;
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut failing, true) {
+                    warn!(%error, "peers are not told of this router");
+                }
+            }
+        }
+    }
+}
+
+async fn put(replica: &Replica, bus: &dyn Bus, distrust: Vec<Distrust>) -> Result<(), BusError> {
+    let entry = FleetEntry::Service(ServiceInstance {
+        id: replica.instance.clone(),
+        kind: ServiceKind::Router,
+        address: String::new(),
+        ready: replica.context.health.missing().is_empty(),
+        distrust,
+        lease_until: replica.clock.now() + LEASE,
+    });
+    write(replica, bus, Some(entry.to_bytes())).await
+}
+
+/// Takes the entry away.
+pub(crate) async fn withdraw(replica: &Replica, bus: &dyn Bus) -> Result<(), BusError> {
+    write(replica, bus, None).await
+}
+
+async fn write(replica: &Replica, bus: &dyn Bus, entry: Option<Bytes>) -> Result<(), BusError> {
+    let key = Key(Bytes::copy_from_slice(replica.instance.as_str().as_bytes()));
+    let table = &topics::FLEET.table;
+    bus.put(table, key, entry, Expect::Any).await.map(|_| ())
+}
+
+/// Shows what is found, for ever.
+pub(crate) async fn show(replica: Arc<Replica>, component: Component) {
+    let mut ticks = interval(LOOK_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut shown: BTreeSet<WorkerId> = BTreeSet::new();
+    let mut named: Vec<Finding> = Vec::new();
+    loop {
+        ticks.tick().await;
+        let now = replica.clock.now();
+        let router = replica.mind.lock();
+        let untrusted = router.truth().untrusted(now);
+        let workers: Vec<_> = router
+            .workers()
+            .map(|it| (it.id.clone(), router.epoch(&it.id).unwrap_or(it.epoch)))
+            .collect();
+        let findings = router.findings(now);
+        drop(router);
+        let gauge = &replica.metrics.rank_untrusted;
+        let mut gone = std::mem::take(&mut shown);
+        for (worker, epoch) in workers {
+            for endpoint in Endpoint::ALL {
+                let key = Distrust {
+                    worker: worker.clone(),
+                    epoch,
+                    endpoint,
+                };
+                let labels = [worker.as_str(), endpoint.name()];
+                let value = i64::from(untrusted.contains(&key));
+                gauge.with_label_values(&labels).set(value);
+            }
+            gone.remove(&worker);
+            shown.insert(worker);
+        }
+        for worker in gone {
+            for endpoint in Endpoint::ALL {
+                // It was shown, so it is there.
+                let _shown = gauge.remove_label_values(&[worker.as_str(), endpoint.name()]);
+            }
+        }
+        if findings != named {
+            component.finds(texts(&findings));
+            named = findings;
+        }
+    }
+}
+
+fn texts(findings: &[Finding]) -> Vec<String> {
+    let named = findings.iter().take(MAX_NAMED).map(|it| {
+        let Finding {
+            worker,
+            endpoint,
+            dp_rank,
+            ..
+        } = it;
+        let fault = it.fault.name();
+        format!("worker {worker}, rank {dp_rank}: {fault} ({endpoint})")
+    });
+    let more = findings.len().saturating_sub(MAX_NAMED);
+    let more = (0 < more).then(|| format!("{more} more"));
+    named.chain(more).collect()
+}

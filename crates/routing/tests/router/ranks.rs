@@ -1,0 +1,342 @@
+//! Ranks that cannot be asked for, are not honoured, or whose caches nothing announces.
+
+use std::time::Duration;
+
+use accounting::RankKnowledge;
+use domain::{
+    ByEndpoint, DpRank, Endpoint, EngineKind, Epoch, KvEndpoints, RankControl, TargetState, Tokens,
+};
+use placement::{Barred, Place, Policy};
+use proptest::prelude::*;
+use routing::{
+    Asked, BindingAction, Config, Degraded, Outcome, Pin, Reason, Request, Seen, Status,
+};
+
+use crate::world::{
+    BLOCK, World, bound, content, conversation, ended, served, target, usage, worker,
+};
+
+/// Two workers of two ranks that take no rank at `/v1/responses`.
+fn half_controlled(policy: Policy) -> World {
+    let config = Config {
+        policy,
+        ..Config::default()
+    };
+    let mut world = World::new(0, 2, config);
+    for id in ["w1", "w2"] {
+        let mut it = worker(id, 2);
+        it.capability.rank_control = ByEndpoint::of(|endpoint| match endpoint {
+            Endpoint::Responses => RankControl::None,
+            _ => RankControl::Strict,
+        });
+        world.router.set_worker(it);
+    }
+    world
+}
+
+fn at(endpoint: Endpoint, request: Request) -> Request {
+    Request {
+        endpoint,
+        ..request
+    }
+}
+
+fn place_of(id: &str) -> Place {
+    Place::Worker {
+        worker: id.parse().unwrap(),
+        epoch: Epoch::FIRST,
+    }
+}
+
+#[test]
+fn where_a_rank_would_be_ignored_only_the_worker_is_named() {
+    let mut world = half_controlled(Policy::Kv);
+    world.hold(&target("w2#1/1"), &content(1, 6));
+    let turn = world.turn("c", &content(1, 10));
+    let decision = world
+        .decide(&at(Endpoint::Responses, turn.clone()), None)
+        .unwrap();
+    assert_eq!(decision.place, place_of("w2"));
+    assert_eq!(decision.degraded, [Degraded::RankNotControlled]);
+    assert_eq!(decision.binding, BindingAction::None);
+    assert_eq!(decision.uncached, None);
+    let decision = world.decide(&turn, None).unwrap();
+    assert_eq!(decision.target(), Some(&target("w2#1/1")));
+    assert_eq!(decision.degraded, []);
+    assert_eq!(decision.binding, BindingAction::Create);
+}
+
+#[test]
+fn a_bound_conversation_keeps_its_worker_where_its_rank_cannot_be_asked_for() {
+    let mut world = half_controlled(Policy::Kv);
+    world.hold(&target("w1#1/0"), &content(1, 9));
+    let binding = bound("c", "w2#1/1", 0);
+    let turn = world.turn("c", &content(1, 10));
+    let turn = at(Endpoint::Responses, turn);
+    let decision = world.decide(&turn, Some(&binding)).unwrap();
+    assert_eq!(decision.place, place_of("w2"));
+    assert_eq!(decision.reason, Reason::Bound);
+    assert_eq!(decision.binding, BindingAction::None);
+    let first = world.decide(&turn, None).unwrap();
+    assert_eq!(first.place, place_of("w1"));
+    let now = world.now;
+    let followed = world.router.follow(&first, &turn, &binding, now);
+    assert_eq!(followed.place, place_of("w2"));
+    assert_eq!(followed.degraded, [Degraded::RankNotControlled]);
+    assert_eq!(followed.binding, BindingAction::None);
+}
+
+#[test]
+fn a_rank_insisted_on_is_marked_where_it_cannot_be_asked_for() {
+    let mut world = half_controlled(Policy::Kv);
+    let request = Request {
+        pin: Some(Pin {
+            worker: "w1".parse().unwrap(),
+            dp_rank: Some(DpRank::new(1)),
+        }),
+        ..at(Endpoint::Responses, world.request(&content(1, 2)))
+    };
+    let decision = world.decide(&request, None).unwrap();
+    assert_eq!(decision.place, place_of("w1"));
+    assert_eq!(decision.degraded, [Degraded::RankNotControlled]);
+}
+
+#[test]
+fn who_wants_no_rank_lacks_none_and_a_single_rank_is_always_the_one() {
+    let mut world = half_controlled(Policy::RoundRobin);
+    let request = at(Endpoint::Responses, world.request(&content(1, 2)));
+    assert_eq!(world.decide(&request, None).unwrap().degraded, []);
+
+    let mut world = World::new(0, 1, Config::default());
+    let mut single = worker("w1", 1);
+    single.capability.rank_control = ByEndpoint::of(|_| RankControl::None);
+    world.router.set_worker(single);
+    let request = world.request(&content(1, 2));
+    let decision = world.decide(&request, None).unwrap();
+    assert_eq!(decision.target(), Some(&target("w1#1/0")));
+    assert_eq!(decision.degraded, []);
+}
+
+#[test]
+fn an_untrusted_endpoint_is_asked_all_the_same_and_its_decisions_say_so() {
+    let mut world = World::new(1, 2, Config::default());
+    let asked = Asked {
+        worker: "w1".parse().unwrap(),
+        epoch: Epoch::FIRST,
+        endpoint: Endpoint::Chat,
+        start_rank: 0,
+        dp_size: 2,
+        dp_rank: DpRank::new(0),
+    };
+    for _ in 0..2 {
+        let seen = Seen::Named(DpRank::new(1));
+        world.router.truth_mut().judge(&asked, seen, world.now);
+    }
+    let request = world.request(&content(1, 2));
+    let decision = world.decide(&request, None).unwrap();
+    assert!(decision.target().is_some());
+    assert_eq!(decision.degraded, [Degraded::RankUntrusted]);
+    let completions = at(Endpoint::Completions, request.clone());
+    assert_eq!(world.decide(&completions, None).unwrap().degraded, []);
+    assert_eq!(world.router.findings(world.now).len(), 1);
+    world
+        .router
+        .set_epoch(&"w1".parse().unwrap(), Epoch::new(2));
+    assert_eq!(world.decide(&request, None).unwrap().degraded, []);
+    assert_eq!(world.router.findings(world.now), []);
+    world.router.expire(world.now);
+    assert_eq!(world.router.truth().distrust(), []);
+}
+
+#[test]
+fn an_endpoint_that_refused_a_rank_is_avoided_for_the_failure_lease() {
+    let mut world = World::new(2, 2, Config::default());
+    world.hold(&target("w1#1/0"), &content(1, 50));
+    let request = world.request(&content(1, 60));
+    world.decide(&request, None).unwrap();
+    let refused = ended(Status::RankRefused);
+    world.router.finish(request.id, &refused, world.now);
+    let barred = |world: &mut World, endpoint| {
+        let request = at(endpoint, world.request(&content(1, 60)));
+        let decision = world.decide(&request, None).unwrap();
+        let candidate = decision.candidate(&target("w1#1/1")).unwrap();
+        (candidate.barred, decision.place.worker().to_string())
+    };
+    let avoided = (Some(Barred::FailedLately), "w2".to_owned());
+    assert_eq!(barred(&mut world, Endpoint::Chat), avoided);
+    assert_eq!(
+        barred(&mut world, Endpoint::Completions),
+        (None, "w1".to_owned())
+    );
+    world.wait(10.0);
+    world.router.expire(world.now);
+    assert_eq!(barred(&mut world, Endpoint::Chat), (None, "w1".to_owned()));
+}
+
+/// Four slots without events.
+fn eventless(engine: EngineKind) -> World {
+    let mut world = World::new(0, 4, Config::default());
+    let mut it = worker("w1", 4);
+    it.engine = engine;
+    it.kv_endpoints = KvEndpoints::None;
+    it.kv_blocks = Some(64);
+    world.router.set_worker(it);
+    world
+}
+
+fn found(cached: u64) -> Outcome {
+    Outcome {
+        usage: Some(usage(0, 5, Some(cached))),
+        ..served()
+    }
+}
+
+#[test]
+fn a_conversation_without_events_comes_back_to_where_its_prompt_was_sent() {
+    for engine in [EngineKind::LlamaCpp, EngineKind::Vllm] {
+        let mut world = eventless(engine);
+        let mut home = None;
+        for turn in 1..6 {
+            let request = world.request(&content(1, turn * 3));
+            let decision = world.decide(&request, None).unwrap();
+            assert_eq!(decision.degraded, [Degraded::NoEvents]);
+            let at = decision.target().unwrap().clone();
+            let presumed = Tokens::new((turn - 1) * 3 * BLOCK);
+            assert_eq!(decision.candidate(&at).unwrap().presumed, presumed);
+            assert_eq!(decision.held_at(&at), Some(presumed));
+            assert_eq!(home.get_or_insert(at.clone()), &at, "turn {turn}");
+            world.router.first_token(request.id, world.now);
+            let cached = found(presumed.get());
+            let cached = Outcome {
+                usage: Some(usage(
+                    request.isl.get(),
+                    5,
+                    cached.usage.unwrap().cached.map(Tokens::get),
+                )),
+                ..cached
+            };
+            let row = world.router.finish(request.id, &cached, world.now).unwrap();
+            assert_eq!((row.chosen(), row.realised()), (presumed, Some(presumed)));
+            assert_eq!(
+                row.parts().sum(),
+                (request.isl.get() - presumed.get()) as i64
+            );
+            // Others pass by, to the other slots.
+            let other = world.request(&content(100 + turn, 2));
+            world.decide(&other, None).unwrap();
+            world
+                .router
+                .finish(other.id, &ended(Status::Cancelled), world.now);
+        }
+        world.wait(600.0);
+        let request = world.request(&content(1, 20));
+        let decision = world.decide(&request, None).unwrap();
+        assert_eq!(decision.held_at(&home.unwrap()), Some(Tokens::ZERO));
+    }
+}
+
+#[test]
+fn what_the_engine_did_not_find_is_not_presumed_again() {
+    let mut world = eventless(EngineKind::Vllm);
+    let request = world.request(&content(1, 10));
+    let home = world
+        .decide(&request, None)
+        .unwrap()
+        .target()
+        .unwrap()
+        .clone();
+    world.router.first_token(request.id, world.now);
+    world.router.finish(request.id, &found(0), world.now);
+    let request = world.request(&content(1, 12));
+    let decision = world.decide(&request, None).unwrap();
+    assert_eq!(decision.held_at(&home), Some(Tokens::new(10 * BLOCK)));
+    world.router.first_token(request.id, world.now);
+    world
+        .router
+        .finish(request.id, &found(4 * BLOCK + 5), world.now);
+    let request = world.request(&content(1, 14));
+    let decision = world.decide(&request, None).unwrap();
+    assert_eq!(decision.held_at(&home), Some(Tokens::new(4 * BLOCK)));
+}
+
+#[test]
+fn a_prompt_is_presumed_where_it_ran_not_where_it_was_asked_to() {
+    let mut world = eventless(EngineKind::LlamaCpp);
+    let request = world.request(&content(1, 10));
+    let asked = world
+        .decide(&request, None)
+        .unwrap()
+        .target()
+        .unwrap()
+        .clone();
+    let ran = (asked.dp_rank.get() + 1) % 4;
+    world.router.first_token(request.id, world.now);
+    let outcome = Outcome {
+        observed_rank: Some(DpRank::new(ran)),
+        ..found(0)
+    };
+    world.router.finish(request.id, &outcome, world.now);
+    let request = world.request(&content(1, 12));
+    let decision = world.decide(&request, None).unwrap();
+    assert_eq!(decision.held_at(&asked), Some(Tokens::ZERO));
+    assert_eq!(decision.target().unwrap().dp_rank.get(), ran);
+}
+
+#[test]
+fn outcomes_teach_what_a_partial_rank_holds_until_they_contradict_it() {
+    let mut world = World::new(1, 2, Config::default());
+    let partial = target("w1#1/1");
+    world.not_ready = vec![(partial.clone(), TargetState::Partial)];
+    let turn = |world: &mut World, cached: u64| {
+        let mut request = world.request(&content(1, 10));
+        request.conversation = Some(conversation("c"));
+        let binding = bound("c", "w1#1/1", 0);
+        let decision = world.decide(&request, Some(&binding)).unwrap();
+        assert_eq!(decision.target(), Some(&partial));
+        assert_eq!(decision.degraded, []);
+        world.router.first_token(request.id, world.now);
+        let row = world.router.finish(request.id, &found(cached), world.now);
+        assert_eq!(row.unwrap().rank(), RankKnowledge::Known);
+        decision.held_at(&partial).unwrap().get() / BLOCK
+    };
+    assert_eq!(turn(&mut world, 6 * BLOCK), 0);
+    assert_eq!(turn(&mut world, 8 * BLOCK), 6);
+    assert_eq!(turn(&mut world, 2 * BLOCK), 8);
+    assert_eq!(turn(&mut world, 2 * BLOCK), 2);
+    world.wait(601.0);
+    assert_eq!(turn(&mut world, 6 * BLOCK), 0);
+    world.not_ready.clear();
+    assert_eq!(turn(&mut world, 6 * BLOCK), 0, "complete claims need none");
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_presumed_the_waterfall_adds_up(
+        turns in prop::collection::vec((0_u64..3, 1_u64..30, 0_u64..40, 0_u64..300, any::<bool>()), 1..40),
+    ) {
+        let mut world = eventless(EngineKind::Vllm);
+        for (name, blocks, cached, seconds, indexed) in turns {
+            let request = world.request(&content(name, blocks));
+            let decision = match indexed {
+                true => world.decide(&request, None),
+                false => world.decide_blind(&request, None),
+            };
+            let decision = decision.unwrap();
+            let at = decision.candidate(decision.target().unwrap()).unwrap();
+            prop_assert_eq!(at.held.disk, at.presumed);
+            world.router.first_token(request.id, world.now);
+            let cached = (cached * BLOCK).min(request.isl.get() - 1);
+            let outcome = Outcome {
+                usage: Some(usage(request.isl.get(), 1, Some(cached))),
+                ..served()
+            };
+            let row = world.router.finish(request.id, &outcome, world.now).unwrap();
+            let levels = [row.ceiling(), row.stored(), row.best(), row.ready(), row.chosen()];
+            prop_assert!(levels.is_sorted_by(|a, b| a >= b));
+            let lost = i64::try_from(row.isl().get()).unwrap()
+                - i64::try_from(row.realised().unwrap().get()).unwrap();
+            prop_assert_eq!(row.parts().sum(), lost);
+            world.now += Duration::from_secs(seconds);
+        }
+    }
+}
