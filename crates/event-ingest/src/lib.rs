@@ -6,6 +6,7 @@
 mod claims;
 mod config;
 mod epoch;
+mod findings;
 mod metrics;
 mod outbox;
 mod pages;

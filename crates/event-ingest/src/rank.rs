@@ -237,10 +237,12 @@ impl RankTask {
         match intake {
             Intake::Connected => {
                 self.reachable = true;
+                self.parts.finding.is_well();
                 self.feed.verify()
             }
             Intake::Unreachable => {
                 self.reachable = false;
+                self.parts.finding.is("not reached");
                 self.parts.first_attempt = None;
                 Vec::new()
             }
@@ -281,6 +283,9 @@ impl RankTask {
 
     fn refuse(&mut self, named: DpRank, why: Refused) {
         self.parts.metrics.event(why.label());
+        self.parts
+            .finding
+            .is(format!("it speaks for rank {named}: {why}"));
         if self.warnings.is_due(why.label()) {
             let endpoint = &self.parts.endpoint.publish;
             tracing::warn!(target = %self.name(), endpoint, %named, %why, "message refused");

@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use crate::config::Config;
+use crate::findings::Findings;
 use crate::metrics::Metrics;
 use crate::positions::{Positions, PositionsError};
 use crate::resync::{self, ResyncHandle, ResyncRequest};
@@ -75,6 +76,7 @@ impl EventIngest {
             reports,
             shelf: positions.shelf(),
             metrics: self.metrics,
+            findings: Findings::new(self.component.clone()),
         };
         let (first_attempt, attempts) = mpsc::channel(1);
         let tables = Tables {

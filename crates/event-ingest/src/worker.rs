@@ -16,6 +16,7 @@ use tokio::time::sleep;
 use crate::claims::Claims;
 use crate::config::Config;
 use crate::epoch::{EpochError, RETRY, WorkerEpoch};
+use crate::findings::Findings;
 use crate::metrics::Metrics;
 use crate::pages::{self, Geometry};
 use crate::positions::PositionReports;
@@ -35,6 +36,7 @@ pub(crate) struct Shared {
     pub(crate) reports: PositionReports,
     pub(crate) shelf: Shelf,
     pub(crate) metrics: Metrics,
+    pub(crate) findings: Findings,
 }
 
 pub(crate) struct WorkerTask {
@@ -81,6 +83,7 @@ impl WorkerTask {
         let KvEndpoints::Zmq(endpoints) = self.worker.kv_endpoints.clone() else {
             return Ok(BTreeMap::new());
         };
+        let _unread = self.shared.findings.unread(&self.worker, &endpoints);
         let kept = Arc::new(self.kept.clone());
         let claims = Claims::new(self.worker.clone());
         let mut subscribers = JoinSet::new();
@@ -103,6 +106,7 @@ impl WorkerTask {
                 bus: self.shared.bus.clone(),
                 reports: self.shared.reports.clone(),
                 metrics: self.shared.metrics.of(&self.worker.id, endpoint.dp_rank),
+                finding: self.shared.findings.of(&self.worker, &endpoint),
                 intake,
                 resyncs: for_rank,
                 first_attempt: self.first_attempt.clone(),

@@ -14,6 +14,7 @@ use super::Resync;
 use crate::claims::Claims;
 use crate::config::Config;
 use crate::epoch::WorkerEpoch;
+use crate::findings::Finding;
 use crate::metrics::RankMetrics;
 use crate::outbox::Outbox;
 use crate::pages;
@@ -43,6 +44,7 @@ pub(crate) struct Parts {
     pub(crate) bus: Arc<dyn Bus>,
     pub(crate) reports: PositionReports,
     pub(crate) metrics: RankMetrics,
+    pub(crate) finding: Finding,
     pub(crate) intake: mpsc::Receiver<Intake>,
     pub(crate) resyncs: mpsc::Receiver<Resync>,
     /// Dropped when the first attempt to reach the rank has ended, well or not.

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use domain::{DpRank, EngineHash, EventSeq, RankEndpoint, Tier, Timestamp};
-use engine_wire::vllm::BatchEncoder;
 use engine_wire::{
     Medium, SpecKind, Stored, decode_replay_request, live_frames, replay_end_frames, replay_frames,
 };
+use engine_wire::{sglang, vllm::BatchEncoder};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
@@ -89,6 +89,30 @@ impl Rank {
         }
     }
 
+    /// Publishes whatever SGLang may say, to those who listen or to the ring alone.
+    pub(crate) async fn publish_pages(
+        &mut self,
+        heard: bool,
+        events: impl FnOnce(&mut sglang::BatchEncoder),
+    ) {
+        let mut batch = sglang::BatchEncoder::new();
+        events(&mut batch);
+        self.clock += 1;
+        let payload = batch.finish(Timestamp::from_micros(self.clock * 1_000), self.named);
+        let seq = self.keep(&payload);
+        if heard {
+            self.send(&live_frames(TOPIC, EventSeq::new(seq), payload))
+                .await;
+        }
+    }
+
+    /// Begins anew without a word: the sockets stay, the cache and the numbers do not.
+    pub(crate) fn forget(&mut self) {
+        self.next = 0;
+        self.clock += 1_000;
+        self.ring.lock().unwrap().messages.clear();
+    }
+
     /// Publishes a message that nobody hears.
     pub(crate) fn publish_unheard(&mut self) {
         self.record();
@@ -110,18 +134,22 @@ impl Rank {
     }
 
     fn record(&mut self) -> (u64, Vec<u8>) {
-        let seq = self.next;
-        self.next += 1;
         self.clock += 1;
         let mut batch = BatchEncoder::new();
-        batch.stored(&block(seq));
+        batch.stored(&block(self.next));
         let payload = batch.finish(Timestamp::from_micros(self.clock * 1_000), self.named);
+        (self.keep(&payload), payload)
+    }
+
+    fn keep(&mut self, payload: &[u8]) -> u64 {
+        let seq = self.next;
+        self.next += 1;
         let mut ring = self.ring.lock().unwrap();
-        ring.messages.push_back((seq, payload.clone()));
+        ring.messages.push_back((seq, payload.to_vec()));
         while self.window < ring.messages.len() {
             ring.messages.pop_front();
         }
-        (seq, payload)
+        seq
     }
 }
 

@@ -89,8 +89,8 @@ pub(crate) fn worker_id() -> WorkerId {
 }
 
 /// A worker of `dp_size` ranks from 0 that publishes at `endpoints`.
-pub(crate) async fn register(bus: &Switched, dp_size: u32, endpoints: Vec<RankEndpoint>) {
-    let worker = Worker {
+pub(crate) fn worker(dp_size: u32, endpoints: Vec<RankEndpoint>) -> Worker {
+    Worker {
         id: worker_id(),
         epoch: Epoch::FIRST,
         engine: EngineKind::Vllm,
@@ -106,9 +106,16 @@ pub(crate) async fn register(bus: &Switched, dp_size: u32, endpoints: Vec<RankEn
         url: "http://127.0.0.1:1".to_owned(),
         kv_endpoints: KvEndpoints::Zmq(endpoints),
         lease_until: Timestamp::from_micros(u64::MAX),
-    };
+    }
+}
+
+pub(crate) async fn register(bus: &Switched, dp_size: u32, endpoints: Vec<RankEndpoint>) {
+    register_worker(bus, worker(dp_size, endpoints)).await;
+}
+
+pub(crate) async fn register_worker(bus: &Switched, worker: Worker) {
+    let key = Key(worker.id.to_string().into());
     let value = FleetEntry::Worker(worker).to_bytes();
-    let key = Key("w1".into());
     bus.put(&FLEET.table, key, Some(value), Expect::Any)
         .await
         .unwrap();
@@ -201,12 +208,22 @@ pub(crate) async fn eventually(condition: impl Fn() -> bool) {
 
 /// The first `count` batches of one rank in the log.
 pub(crate) async fn batches(bus: &Switched, dp_rank: u32, count: usize) -> Vec<KvBatch> {
-    let at = topics::kv_events_of(&worker_id(), DpRank::new(dp_rank));
+    batches_of(bus, &worker_id(), dp_rank, count).await
+}
+
+pub(crate) async fn batches_of(
+    bus: &Switched,
+    worker: &WorkerId,
+    dp_rank: u32,
+    count: usize,
+) -> Vec<KvBatch> {
+    let at = topics::kv_events_of(worker, DpRank::new(dp_rank));
     let records = bus.read(&at, Start::Earliest).await.unwrap();
     let of_rank = records
         .map(|record| KvBatch::from_bytes(&record.unwrap().record.0).unwrap())
         .filter(|batch| {
-            let matches = batch.target.dp_rank == DpRank::new(dp_rank);
+            let (target, rank) = (&batch.target, DpRank::new(dp_rank));
+            let matches = target.worker == *worker && target.dp_rank == rank;
             async move { matches }
         });
     let reading = of_rank.take(count).collect();

@@ -2,8 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod endpoints;
 mod engine;
 mod fixture;
+mod pages;
+mod restarts;
 
 use std::sync::atomic::Ordering;
 
