@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use domain::{BlockSize, DpRank, RankLoad, Timestamp, Tokens};
 
 /// The most ranks one server can list.
-const MAX_RANKS: usize = 4096;
+pub(crate) const MAX_RANKS: usize = 4096;
 
 /// What one rank's metrics say; none where they do not.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -38,7 +38,7 @@ pub use frames::{
 pub use gauges::{Gauges, Scrape};
 pub use models::{Model, ModelsError, encode_models, parse_models};
 pub use msgpack::Broken;
-pub use ports::{BasePorts, PortsError, computed_endpoints};
+pub use ports::{BasePorts, PortsError, computed_endpoints, is_wildcard};
 pub use ranks::{
     Carrier, Numbering, OLDEST, RANKS, Report, Row, TooOld, capability, check_version, rank_refusal,
 };

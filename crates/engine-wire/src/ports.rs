@@ -93,7 +93,7 @@ fn tcp(host: &str, port: impl std::fmt::Display) -> String {
     }
 }
 
-/// Whether a host stands for every address of its machine.
-pub(crate) fn is_wildcard(host: &str) -> bool {
+/// Whether the host of an address stands for every one of its machine, which is no address for others.
+pub fn is_wildcard(host: &str) -> bool {
     matches!(host, "*" | "::" | "[::]" | "0.0.0.0")
 }

@@ -1,8 +1,9 @@
 //! What an operator says of the engines, checked as it is read.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
-use domain::{HeaderSpace, InvalidId, ModelName, WorkerId};
+use domain::{EngineKind, HeaderSpace, InvalidId, ModelName, WorkerId};
 use serde::de::{self, Deserializer};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
@@ -26,9 +27,9 @@ pub struct WorkerConfig {
     /// Its name; `host:port` of the URL when left out.
     #[serde(default, deserialize_with = "worker_id", serialize_with = "text")]
     pub id: Option<WorkerId>,
-    /// Which engine it is.
+    /// Which engine it is; found out by asking it when left out.
     #[serde(default)]
-    pub engine: EngineName,
+    pub engine: Option<EngineName>,
     /// The model it serves; the first that it lists when left out.
     #[serde(default, deserialize_with = "model_name", serialize_with = "text")]
     pub model: Option<ModelName>,
@@ -38,7 +39,8 @@ pub struct WorkerConfig {
     /// Its first rank, as its events number it.
     #[serde(default)]
     pub start_rank: Option<u32>,
-    /// Tokens per KV-cache block.
+    /// Tokens per KV-cache block: of vLLM its own; of SGLang any multiple of its page, the smallest of at least 16
+    /// when left out; of llama.cpp any, 32 when left out.
     #[serde(default)]
     pub block_size: Option<u32>,
     /// How its front end numbers the ranks in `X-data-parallel-rank`.
@@ -55,13 +57,36 @@ pub struct WorkerConfig {
     pub kv_blocks: Option<u64>,
 }
 
-/// The engines there are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+/// The engines that are spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EngineName {
     /// vLLM.
-    #[default]
     Vllm,
+    /// SGLang.
+    Sglang,
+    /// llama.cpp's server.
+    LlamaCpp,
+}
+
+impl fmt::Display for EngineName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Vllm => "vLLM",
+            Self::Sglang => "SGLang",
+            Self::LlamaCpp => "llama.cpp",
+        })
+    }
+}
+
+impl From<EngineName> for EngineKind {
+    fn from(name: EngineName) -> Self {
+        match name {
+            EngineName::Vllm => Self::Vllm,
+            EngineName::Sglang => Self::Sglang,
+            EngineName::LlamaCpp => Self::LlamaCpp,
+        }
+    }
 }
 
 /// How a front end numbers ranks; see [`HeaderSpace`].
@@ -92,7 +117,7 @@ impl WorkerConfig {
         Self {
             url,
             id: None,
-            engine: EngineName::default(),
+            engine: None,
             model: None,
             dp_size: None,
             start_rank: None,

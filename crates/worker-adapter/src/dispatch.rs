@@ -1,4 +1,7 @@
-//! Sends requests to engines in vLLM's dialect and streams their answers.
+//! Sends requests to engines, each in its own dialect, and streams their answers.
+//!
+//! A rank that an engine refuses is no mistake of whoever sent the request, who never saw it: the refusal is
+//! [`DispatchError::Rank`], so that the request can go elsewhere.
 //!
 //! A call of which nothing has been passed on breaks off when its worker is declared gone: an engine that hangs
 //! keeps its connections open, and only its watcher notices. An answer that has begun is left alone: no other
@@ -8,30 +11,35 @@ use std::collections::VecDeque;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use contracts::rpc::{CallEnd, CallHead, CallStream, Dispatch, DispatchError, Down, HttpHead};
-use domain::Worker;
-use engine_wire::{CLIENT_RANK_HEADERS, vllm};
+use contracts::rpc::{
+    CallEnd, CallHead, CallStream, Dispatch, DispatchError, Down, HttpHead, RankEvidence,
+};
+use domain::DpRank;
+use engine_wire::rank_refusal;
 use futures::{StreamExt, stream};
 use http::Method;
-use http::header::{HeaderMap, HeaderValue};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use crate::client::{BoxError, EngineClient};
-use crate::headers::{end_to_end, rank_value, to_engine};
+use crate::headers::end_to_end;
 use crate::metrics::Metrics;
-use crate::passage::Passage;
+use crate::passage::{Passage, Said};
+use crate::request::outgoing;
 use crate::roster::{Entry, Roster};
 
+/// The longest refusal of a rank: engines say it in a sentence.
+const REFUSAL_LIMIT: usize = 64 << 10;
+
 /// The path to the engines from outside this service.
-pub(crate) struct VllmDispatch {
+pub(crate) struct EngineDispatch {
     pub(crate) roster: Roster,
     pub(crate) client: EngineClient,
     pub(crate) metrics: Metrics,
 }
 
 #[async_trait]
-impl Dispatch for VllmDispatch {
+impl Dispatch for EngineDispatch {
     async fn call(
         &self,
         head: CallHead,
@@ -41,9 +49,12 @@ impl Dispatch for VllmDispatch {
             let worker = head.worker;
             return Err(DispatchError::UnknownWorker { worker });
         };
-        let headers = self.headers_for(&entry.worker, &head)?;
+        let outgoing = outgoing(&entry.worker, &head, body);
+        let outgoing = outgoing.map_err(|refused| refuse(&entry, head.dp_rank, &refused))?;
+        self.metrics.stripped_headers.inc_by(outgoing.stripped);
         let method = head.method.parse::<Method>();
         let method = method.map_err(|error| unreached(&entry, error))?;
+        let (headers, body) = (outgoing.headers, outgoing.body);
         let sent = self
             .client
             .send(&entry.url, method, &head.path, headers, body);
@@ -54,12 +65,13 @@ impl Dispatch for VllmDispatch {
         };
         let (parts, body) = response.into_parts();
         let status = parts.status.as_u16();
-        let passage = Passage::new(status, &parts.headers, head.usage_injected);
-        let head = HttpHead {
+        let passage = Passage::new(
             status,
-            headers: end_to_end(&parts.headers),
-        };
-        let answer = Answer {
+            &parts.headers,
+            head.usage_injected,
+            outgoing.reported,
+        );
+        let mut answer = Answer {
             entry,
             body,
             begun: false,
@@ -68,25 +80,32 @@ impl Dispatch for VllmDispatch {
             stage: Stage::Body,
             metrics: self.metrics.clone(),
         };
+        if status == 400 && outgoing.names_rank {
+            let refusal = answer.read_ahead(REFUSAL_LIMIT).await?;
+            if let Some(words) = rank_refusal(&refusal) {
+                return Err(refuse(&answer.entry, head.dp_rank, &Refused { words }));
+            }
+        }
+        let head = HttpHead {
+            status,
+            headers: end_to_end(&parts.headers),
+        };
         Ok((head, answer.into_stream()))
     }
 }
 
-impl VllmDispatch {
-    fn headers_for(&self, worker: &Worker, head: &CallHead) -> Result<HeaderMap, DispatchError> {
-        let (mut headers, stripped) = to_engine(&head.headers, &CLIENT_RANK_HEADERS);
-        self.metrics.stripped_headers.inc_by(stripped);
-        if let Some(rank) = head.dp_rank {
-            let value = rank_value(worker, rank).map_err(|refused| DispatchError::Rank {
-                worker: worker.id.clone(),
-                dp_rank: rank,
-                why: refused.to_string(),
-            })?;
-            if let Some(value) = value {
-                headers.insert(vllm::RANK_HEADER, HeaderValue::from(value));
-            }
-        }
-        Ok(headers)
+/// Why a worker does not serve the rank that it was asked for.
+#[derive(Debug, thiserror::Error)]
+#[error("the engine refuses it: {words}")]
+struct Refused {
+    words: String,
+}
+
+fn refuse(entry: &Entry, dp_rank: Option<DpRank>, why: &dyn std::error::Error) -> DispatchError {
+    DispatchError::Rank {
+        worker: entry.worker.id.clone(),
+        dp_rank: dp_rank.expect("no rank is refused that was not asked for"),
+        why: why.to_string(),
     }
 }
 
@@ -141,35 +160,58 @@ impl Answer {
             match std::mem::replace(&mut self.stage, Stage::Over) {
                 Stage::Over => return None,
                 Stage::Ending(end) => return Some(Ok(Down::End(end))),
-                Stage::Body => {}
-            }
-            let frame = tokio::select! {
-                biased;
-                frame = self.body.frame() => frame,
-                () = self.entry.gone.cancelled(), if !self.begun => {
-                    return Some(Err(unreached(&self.entry, Gone)));
-                }
-            };
-            match frame {
-                Some(Ok(frame)) => {
-                    // Trailers say nothing of the request and are left out.
-                    if let Ok(chunk) = frame.into_data() {
-                        self.passage.push(chunk, &mut self.out);
+                Stage::Body => {
+                    if let Err(error) = self.advance().await {
+                        return Some(Err(error));
                     }
-                    self.stage = Stage::Body;
-                }
-                Some(Err(error)) => return Some(Err(self.broken(error))),
-                None => {
-                    let usage = self.passage.finish(&mut self.out);
-                    self.metrics.unread_usage.inc_by(self.passage.unread);
-                    // vLLM's answers do not say which rank ran.
-                    let observed_rank = None;
-                    self.stage = Stage::Ending(CallEnd {
-                        usage,
-                        observed_rank,
-                    });
                 }
             }
+        }
+    }
+
+    /// Takes one more piece of the body, or its end.
+    async fn advance(&mut self) -> Result<(), DispatchError> {
+        let frame = tokio::select! {
+            biased;
+            frame = self.body.frame() => frame,
+            () = self.entry.gone.cancelled(), if !self.begun => {
+                return Err(unreached(&self.entry, Gone));
+            }
+        };
+        match frame {
+            Some(Ok(frame)) => {
+                // Trailers say nothing of the request and are left out.
+                if let Ok(chunk) = frame.into_data() {
+                    self.passage.push(chunk, &mut self.out);
+                }
+                self.stage = Stage::Body;
+            }
+            Some(Err(error)) => return Err(self.broken(error)),
+            None => {
+                let said = self.passage.finish(&mut self.out);
+                self.metrics.unread_usage.inc_by(self.passage.unread);
+                self.stage = Stage::Ending(self.end(said));
+            }
+        }
+        Ok(())
+    }
+
+    /// The body from its beginning, which stays to be taken: whole, or more than `limit` of it.
+    async fn read_ahead(&mut self, limit: usize) -> Result<Vec<u8>, DispatchError> {
+        while matches!(self.stage, Stage::Body)
+            && self.out.iter().map(Bytes::len).sum::<usize>() <= limit
+        {
+            self.advance().await?;
+        }
+        Ok(self.out.iter().flatten().copied().collect())
+    }
+
+    /// What the answer said of itself. Engines that report a rank number theirs from 0 on, as their worker does.
+    fn end(&self, said: Said) -> CallEnd {
+        let observed_rank = said.making.and_then(|it| it.dp_rank());
+        CallEnd {
+            usage: said.usage,
+            observed_rank: observed_rank.map(|rank| (rank, RankEvidence::Body)),
         }
     }
 

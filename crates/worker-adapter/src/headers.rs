@@ -1,6 +1,5 @@
 //! Which headers pass between a client and an engine.
 
-use domain::{DpRank, HeaderSpace, Worker};
 use http::header::{
     CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue,
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
@@ -20,36 +19,6 @@ const PER_HOP: [HeaderName; 11] = [
     HOST,
     EXPECT,
 ];
-
-/// Why a rank cannot be asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum RankRefused {
-    /// The worker has other ranks.
-    #[error("it has ranks {start} to {end}", end = start + size.saturating_sub(1))]
-    NotOwned { start: u32, size: u32 },
-    /// It has several ranks and no way to name one.
-    #[error(
-        "it takes no rank (header_space = \"none\"); set header_space to \"global\" or \"local\""
-    )]
-    NoControl,
-}
-
-/// The value of the rank header for `rank`, none where the worker needs none to run it there.
-pub(crate) fn rank_value(worker: &Worker, rank: DpRank) -> Result<Option<u32>, RankRefused> {
-    if !worker.owns(rank) {
-        return Err(RankRefused::NotOwned {
-            start: worker.start_rank,
-            size: worker.dp_size,
-        });
-    }
-    match worker.capability.header_space {
-        HeaderSpace::Global => Ok(Some(rank.get())),
-        // `owns` has shown that the rank is not below the first.
-        HeaderSpace::Local => Ok(Some(rank.get() - worker.start_rank)),
-        HeaderSpace::None if worker.dp_size == 1 => Ok(None),
-        HeaderSpace::None => Err(RankRefused::NoControl),
-    }
-}
 
 /// The end-to-end headers among `headers`; the length is left to whoever sends the body on.
 pub(crate) fn end_to_end(headers: &HeaderMap) -> Vec<(String, String)> {

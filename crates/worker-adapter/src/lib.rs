@@ -9,6 +9,7 @@ mod headers;
 mod metrics;
 mod passage;
 mod probe;
+mod request;
 mod roster;
 mod service;
 mod sse;

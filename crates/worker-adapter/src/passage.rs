@@ -1,26 +1,45 @@
-//! An answer on its way from the engine to the client, read for its token counts while it passes.
+//! An answer on its way from the engine to the client, read while it passes for what it cost and where it ran.
 
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 use domain::Usage;
-use engine_wire::vllm;
+use engine_wire::UsageReader;
+use engine_wire::sglang::{MetaInfo, parse_meta_info};
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::sse::{Frames, Verdict, data_of};
 
-/// The longest JSON answer that is read for its usage; a longer one passes and its usage stays unknown.
+/// The longest JSON answer that is read; of a longer one, what it says stays unknown, and in it.
 const JSON_LIMIT: usize = 1 << 20;
 /// The longest piece of a body that is passed on.
 const CHUNK_LIMIT: usize = 64 << 10;
+
+/// What an answer says of its making because its request asked for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reported {
+    Nothing,
+    /// The client asked.
+    ToClient,
+    /// Only we asked: it is taken out.
+    ToUs,
+}
+
+/// What an answer said of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Said {
+    pub(crate) usage: Option<Usage>,
+    pub(crate) making: Option<MetaInfo>,
+}
 
 /// Reads one answer.
 #[derive(Debug)]
 pub(crate) struct Passage {
     reader: Reader,
-    usage: Option<Usage>,
+    usage: UsageReader,
+    reported: Reported,
     /// Frames or bodies that were too long to be read.
     pub(crate) unread: u64,
 }
@@ -29,18 +48,27 @@ pub(crate) struct Passage {
 enum Reader {
     /// Nothing in it can be read.
     Opaque,
+    /// A copy of what has passed.
     Json(BytesMut),
+    /// What waits until it is whole, because some of it is taken out.
+    Held(BytesMut),
     Events(Frames),
 }
 
 impl Passage {
     /// A passage for an answer with this head; with `usage_injected` the frame that carries only usage is
     /// taken out.
-    pub(crate) fn new(status: u16, headers: &HeaderMap, usage_injected: bool) -> Self {
+    pub(crate) fn new(
+        status: u16,
+        headers: &HeaderMap,
+        usage_injected: bool,
+        reported: Reported,
+    ) -> Self {
         let media = headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
         let media = media.and_then(|it| it.split(';').next()).map(str::trim);
         let readable = (200..300).contains(&status) && !headers.contains_key(CONTENT_ENCODING);
         let reader = match media.filter(|_| readable) {
+            Some("application/json") if reported == Reported::ToUs => Reader::Held(BytesMut::new()),
             Some("application/json") => Reader::Json(BytesMut::new()),
             Some("text/event-stream") if usage_injected => Reader::Events(Frames::withholding()),
             Some("text/event-stream") => Reader::Events(Frames::passing()),
@@ -48,7 +76,8 @@ impl Passage {
         };
         Self {
             reader,
-            usage: None,
+            usage: UsageReader::default(),
+            reported,
             unread: 0,
         }
     }
@@ -67,6 +96,15 @@ impl Passage {
                 }
                 passing.push_back(chunk);
             }
+            Reader::Held(body) => {
+                let whole = body.len() + chunk.len();
+                body.extend_from_slice(&chunk);
+                if JSON_LIMIT < whole {
+                    passing.push_back(body.split().freeze());
+                    self.reader = Reader::Opaque;
+                    self.unread += 1;
+                }
+            }
             Reader::Events(frames) => {
                 let usage = &mut self.usage;
                 frames.push(chunk, &mut passing, &mut |frame| read_frame(frame, usage));
@@ -75,12 +113,31 @@ impl Passage {
         cut(passing, out);
     }
 
-    /// The body is complete: passes what was held back, and says what the answer cost.
-    pub(crate) fn finish(&mut self, out: &mut VecDeque<Bytes>) -> Option<Usage> {
+    /// The body is complete: passes what was held back, and says what the answer said.
+    pub(crate) fn finish(&mut self, out: &mut VecDeque<Bytes>) -> Said {
         let mut passing = VecDeque::new();
+        let mut making = None;
         match &mut self.reader {
             Reader::Opaque => {}
-            Reader::Json(body) => self.usage = vllm::parse_usage(body),
+            Reader::Json(body) => {
+                self.usage.read(body);
+                if self.reported == Reported::ToClient {
+                    making = parse_meta_info(body).map(|(said, _)| said);
+                }
+            }
+            Reader::Held(body) => {
+                let body = body.split().freeze();
+                self.usage.read(&body);
+                let mut passed = 0;
+                if let Some((said, cuts)) = parse_meta_info(&body) {
+                    making = Some(said);
+                    for cut in cuts {
+                        passing.push_back(body.slice(passed..cut.start));
+                        passed = cut.end;
+                    }
+                }
+                passing.push_back(body.slice(passed..));
+            }
             Reader::Events(frames) => {
                 let usage = &mut self.usage;
                 frames.finish(&mut passing, &mut |frame| read_frame(frame, usage));
@@ -88,7 +145,11 @@ impl Passage {
             }
         }
         cut(passing, out);
-        self.usage
+        let usage = self.usage.usage().map(|usage| Usage {
+            cached: usage.cached.or(making.and_then(|it| it.cached_tokens())),
+            ..usage
+        });
+        Said { usage, making }
     }
 }
 
@@ -99,12 +160,11 @@ struct Frame<'a> {
     choices: Option<&'a RawValue>,
 }
 
-fn read_frame(frame: &[u8], usage: &mut Option<Usage>) -> Verdict {
+fn read_frame(frame: &[u8], usage: &mut UsageReader) -> Verdict {
     let data = data_of(frame);
-    let Some(found) = vllm::parse_usage(&data) else {
+    if !usage.read(&data) {
         return Verdict::Keep;
-    };
-    *usage = Some(found);
+    }
     let choices = serde_json::from_slice::<Frame<'_>>(&data).ok();
     let choices = choices.and_then(|it| it.choices).map(RawValue::get);
     let only_usage = choices.is_some_and(|it| {

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use crate::client::EngineClient;
 use crate::config::{Config, ConfigError, WorkerConfig};
-use crate::dispatch::VllmDispatch;
+use crate::dispatch::EngineDispatch;
 use crate::metrics::Metrics;
 use crate::roster::Roster;
 use crate::watcher::Watcher;
@@ -53,7 +53,7 @@ impl WorkerAdapter {
     /// The way to the engines. Calls wait until their worker has been asked once, and fail with `UnknownWorker`
     /// while it is not found.
     pub fn dispatch(&self) -> Arc<dyn Dispatch> {
-        Arc::new(VllmDispatch {
+        Arc::new(EngineDispatch {
             roster: self.roster.clone(),
             client: self.client.clone(),
             metrics: self.metrics.clone(),

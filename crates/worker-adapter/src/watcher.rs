@@ -12,9 +12,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{info, warn};
 
 use crate::client::EngineClient;
-use crate::config::WorkerConfig;
+use crate::config::{EngineName, WorkerConfig};
 use crate::metrics::Metrics;
-use crate::probe::{ProbeError, ask_metrics, probe_with};
+use crate::probe::{ProbeError, ask_load, identify, probe_as};
 use crate::roster::Roster;
 
 /// How often gauges are scraped, and an engine that does not answer is tried again.
@@ -42,6 +42,10 @@ pub(crate) struct Watcher {
 struct Known {
     /// As last registered; none while it does not answer.
     registered: Option<(Worker, Instant)>,
+    /// Which engine it is; asked again after a failure, because another may have taken its place.
+    engine: Option<EngineName>,
+    /// Whether its load was unknown when last asked, which is logged once.
+    unknown_load: bool,
     /// Failures in a row.
     failures: u32,
     /// The failure last logged, so that a lasting one is logged once.
@@ -55,6 +59,8 @@ impl Watcher {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut known = Known {
             registered: None,
+            engine: None,
+            unknown_load: false,
             failures: 0,
             complaint: None,
         };
@@ -90,7 +96,7 @@ impl Watcher {
         };
         let outcome = match due {
             true => self.renew(known).await,
-            false => self.scrape().await,
+            false => self.scrape(known).await,
         };
         match outcome {
             Ok(()) => {
@@ -104,7 +110,8 @@ impl Watcher {
     /// Asks the engine all about itself and registers the answer. What the bus does not take is no fault of
     /// the engine: requests still reach it.
     async fn renew(&self, known: &mut Known) -> Result<(), ProbeError> {
-        let mut worker = probe_with(&self.client, &self.config).await?;
+        let engine = self.engine(known).await?;
+        let mut worker = probe_as(&self.client, &self.config, engine).await?;
         let before = known.registered.as_ref().map(|(worker, _)| worker.state);
         if worker.state == TargetState::Warming && before == Some(TargetState::Ready) {
             // It was ready, so it does not warm up: it fails.
@@ -115,7 +122,7 @@ impl Watcher {
         worker.lease_until = self.clock.now() + LEASE;
         if before != Some(worker.state) {
             info!(
-                worker = %worker.id, url = worker.url, model = %worker.model, state = ?worker.state,
+                worker = %worker.id, %engine, url = worker.url, model = %worker.model, state = ?worker.state,
                 ranks = worker.dp_size, start_rank = worker.start_rank,
                 block_size = worker.block_size.get(), version = worker.version, "found"
             );
@@ -127,10 +134,21 @@ impl Watcher {
         Ok(())
     }
 
+    async fn engine(&self, known: &mut Known) -> Result<EngineName, ProbeError> {
+        match known.engine {
+            Some(engine) => Ok(engine),
+            None => {
+                let engine = identify(&self.client, &self.config).await?;
+                Ok(*known.engine.insert(engine))
+            }
+        }
+    }
+
     /// Reads the engine's gauges and publishes them.
-    async fn scrape(&self) -> Result<(), ProbeError> {
+    async fn scrape(&self, known: &mut Known) -> Result<(), ProbeError> {
+        let engine = self.engine(known).await?;
         let at = self.clock.now();
-        let scrape = ask_metrics(&self.client, &self.config).await?;
+        let scrape = ask_load(&self.client, &self.config, engine).await?;
         let ranks = scrape.ranks.iter();
         let report = LoadReport {
             worker: self.id.clone(),
@@ -138,6 +156,12 @@ impl Watcher {
                 .filter_map(|(rank, gauges)| gauges.load(*rank, at))
                 .collect(),
         };
+        let unknown_load = report.ranks.is_empty();
+        if unknown_load && !known.unknown_load {
+            let hint = "requests of others are not seen: let it serve its metrics";
+            warn!(worker = %self.id, %engine, hint, "engine does not say its load");
+        }
+        known.unknown_load = unknown_load;
         let partition = topics::LOAD.partition_of(self.id.as_str());
         let published = self.bus.append(&partition, vec![Record(report.to_bytes())]);
         if let Err(error) = published.await {
@@ -149,6 +173,7 @@ impl Watcher {
 
     async fn failed(&self, known: &mut Known, error: ProbeError) {
         known.failures += 1;
+        known.engine = None;
         let by_worker = &[self.id.as_str()];
         let counter = self.metrics.probe_failures.with_label_values(by_worker);
         counter.inc();

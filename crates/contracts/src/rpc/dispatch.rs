@@ -28,7 +28,8 @@ pub type CallStream = BoxStream<'static, Result<Down, DispatchError>>;
 pub struct CallHead {
     /// The worker.
     pub worker: WorkerId,
-    /// The rank to ask for, in the engine's global numbering; none leaves it to the engine.
+    /// The rank to ask for, in the engine's global numbering; none leaves it to the engine. Where the worker's
+    /// capability says that the path's endpoint takes none, asking for one is [`DispatchError::Rank`].
     pub dp_rank: Option<DpRank>,
     /// HTTP method, such as `POST`.
     pub method: String,
@@ -86,7 +87,8 @@ pub enum DispatchError {
         /// Who was asked for.
         worker: WorkerId,
     },
-    /// The worker has no such rank, or cannot be told one.
+    /// The worker has no such rank, cannot be told one, or refuses it. Whoever chose the rank was wrong, not who
+    /// sent the request.
     #[error("worker {worker} cannot serve rank {dp_rank}: {why}")]
     Rank {
         /// The worker.
@@ -122,8 +124,10 @@ impl DispatchError {
     /// Whether another target may serve the same request, as long as no byte has reached the client.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::UnknownWorker { .. } | Self::Connect { .. } | Self::Broken { .. } => true,
-            Self::Rank { .. } => false,
+            Self::UnknownWorker { .. }
+            | Self::Rank { .. }
+            | Self::Connect { .. }
+            | Self::Broken { .. } => true,
         }
     }
 }

@@ -3,6 +3,8 @@
 use domain::ModelName;
 use serde::Deserialize;
 
+use crate::gauges::MAX_RANKS;
+
 /// What a server says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Props {
@@ -23,6 +25,12 @@ pub enum PropsError {
     /// It lacks what every llama.cpp says, or has it in another shape.
     #[error("read the server's properties")]
     Json(#[from] serde_json::Error),
+    /// It has no slots, or more than any server has.
+    #[error("{slots} slots are none or more than {MAX_RANKS}")]
+    Slots {
+        /// How many.
+        slots: u32,
+    },
 }
 
 #[derive(Deserialize)]
@@ -42,9 +50,13 @@ struct Settings {
 /// Reads the answer to `GET /props`. Anything that is not llama.cpp's is an error.
 pub fn parse_props(body: &[u8]) -> Result<Props, PropsError> {
     let wire: Wire = serde_json::from_slice(body)?;
+    let slots = wire.total_slots;
+    if slots == 0 || MAX_RANKS < slots as usize {
+        return Err(PropsError::Slots { slots });
+    }
     Ok(Props {
         version: wire.build_info,
-        slots: wire.total_slots,
+        slots,
         context: wire.default_generation_settings.n_ctx,
         model: wire.model_alias.and_then(|alias| alias.parse().ok()),
     })

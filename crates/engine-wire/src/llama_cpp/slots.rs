@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use domain::DpRank;
 use serde::Deserialize;
 
-use crate::gauges::{Gauges, Series, count, name_of};
+use crate::gauges::{Gauges, MAX_RANKS, Series, count, name_of};
 
 const DEFERRED: &str = "llamacpp:requests_deferred";
 
@@ -26,6 +26,7 @@ pub fn parse_slots(
     deferred: u32,
 ) -> Result<BTreeMap<DpRank, Gauges>, serde_json::Error> {
     let slots: Vec<Slot> = serde_json::from_slice(body)?;
+    let slots = &slots[..slots.len().min(MAX_RANKS)];
     let all = u32::try_from(slots.len()).unwrap_or(u32::MAX).max(1);
     let gauges = slots.iter().zip(0..).map(|(slot, index)| {
         let used = f64::from(slot.n_prompt_tokens) / f64::from(slot.n_ctx.max(1));

@@ -3,6 +3,8 @@
 use domain::ModelName;
 use serde::{Deserialize, Serialize};
 
+use crate::gauges::MAX_RANKS;
+
 /// What a server says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerInfo {
@@ -49,6 +51,12 @@ pub enum ServerInfoError {
     /// Its model's name is none.
     #[error("read its model's name")]
     Name(#[from] domain::InvalidId),
+    /// It has no ranks, or more than any server has.
+    #[error("{ranks} ranks are none or more than {MAX_RANKS}")]
+    Ranks {
+        /// How many.
+        ranks: u32,
+    },
 }
 
 /// The fields that matter of the server's settings and state, which are some hundreds.
@@ -121,9 +129,13 @@ pub fn parse_server_info(body: &[u8]) -> Result<ServerInfo, ServerInfoError> {
     // One of the two is 1: up to some version `dp_size` counted the ranks of attention too.
     let configured = wire.dp_size.unwrap_or(1).max(attn_dp_size);
     let described = wire.kv_events.as_ref().and_then(|it| it.dp_size);
+    let dp_size = described.unwrap_or(configured);
+    if dp_size == 0 || MAX_RANKS < dp_size as usize {
+        return Err(ServerInfoError::Ranks { ranks: dp_size });
+    }
     Ok(ServerInfo {
         model: wire.served_model_name.unwrap_or(wire.model_path).parse()?,
-        dp_size: described.unwrap_or(configured),
+        dp_size,
         attention_dp: wire.enable_dp_attention || 1 < attn_dp_size,
         nodes: wire.nnodes.unwrap_or(1),
         page_size: wire.page_size,

@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 use domain::{DpRank, RankEndpoint};
 use serde::{Deserialize, Serialize};
 
+use crate::gauges::MAX_RANKS;
 use crate::ports::reachable;
-
-/// The most ranks one server can list.
-const MAX_RANKS: usize = 4096;
 
 /// Why an answer to `GET /kv_event_sources` cannot be used.
 #[derive(Debug, thiserror::Error)]

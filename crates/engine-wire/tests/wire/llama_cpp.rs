@@ -24,7 +24,13 @@ fn a_server_says_what_it_is() {
     );
     let models = parse_models(captured("models.json").as_bytes()).unwrap();
     assert_eq!(Some(&models[0].name), props.model.as_ref());
-    for wrong in ["{}", "[]", "", "{\"total_slots\":2}"] {
+    for wrong in [
+        "{}",
+        "[]",
+        "",
+        "{\"total_slots\":2}",
+        "{\"total_slots\":0,\"default_generation_settings\":{\"n_ctx\":1}}",
+    ] {
         assert!(parse_props(wrong.as_bytes()).is_err(), "{wrong}");
     }
 }

@@ -139,6 +139,8 @@ fn what_is_not_sglang_is_refused() {
         "{\"vllm_config\":\"...\"}",
         "{\"version\":\"0.5.23\"}",
         "{\"version\":\"0.5.23\",\"model_path\":\"\"}",
+        "{\"version\":\"0.5.23\",\"model_path\":\"m\",\"dp_size\":0,\"attn_dp_size\":0}",
+        "{\"version\":\"0.5.23\",\"model_path\":\"m\",\"dp_size\":4097}",
         "[]",
         "",
     ] {

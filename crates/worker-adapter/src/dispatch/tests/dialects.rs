@@ -1,0 +1,191 @@
+//! How each engine is asked for a rank, and what its answers say of it.
+
+use super::*;
+
+const TWO: std::ops::Range<u32> = 0..2;
+
+async fn sglang(version: &str) -> Engine {
+    Engine::of(EngineKind::Sglang, version, HeaderSpace::Global, TWO).await
+}
+
+fn head_to(path: &str, dp_rank: Option<u32>) -> CallHead {
+    CallHead {
+        path: path.to_owned(),
+        ..head(dp_rank, &[])
+    }
+}
+
+fn json(status: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json");
+    format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}").into_bytes()
+}
+
+/// The rank header and the body of a request.
+fn parts(request: &str) -> (Option<&str>, &str) {
+    let (head, body) = request.split_once("\r\n\r\n").unwrap();
+    let mut lines = head.lines();
+    let rank = lines.find_map(|line| line.strip_prefix("x-data-parallel-rank: "));
+    (rank, body)
+}
+
+#[tokio::test]
+async fn each_engine_is_asked_for_a_rank_where_it_takes_one() {
+    let check = async |engine: Engine, path, body, expected: (Option<&str>, &str)| {
+        let (request, answer) = engine.exchange_body(head_to(path, Some(1)), body, OK).await;
+        drop(answer.unwrap());
+        assert_eq!(parts(&request), expected, "{path}");
+    };
+    let chat = r#"{"stream":true}"#;
+    let header = (Some("1"), chat);
+    check(sglang("0.5.23").await, "/v1/chat/completions", chat, header).await;
+    check(sglang("0.5.23").await, "/v1/messages", chat, header).await;
+    check(sglang("0.5.20").await, "/v1/responses", chat, header).await;
+    let field = r#"{"stream":true,"data_parallel_rank":1}"#;
+    check(
+        sglang("0.5.9").await,
+        "/v1/completions",
+        chat,
+        (None, field),
+    )
+    .await;
+    let slots =
+        async || Engine::of(EngineKind::LlamaCpp, "b0-unknown", HeaderSpace::Global, TWO).await;
+    let field = r#"{"stream":true,"id_slot":1}"#;
+    for path in ["/v1/chat/completions", "/v1/completions", "/v1/responses"] {
+        check(slots().await, path, chat, (None, field)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_rank_that_an_engine_would_ignore_is_an_error_and_sends_nothing() {
+    let check = async |engine: Engine, path, expected: &str| {
+        let call = engine.dispatch.call(head_to(path, Some(1)), "{}".into());
+        let error = call.await.err().unwrap();
+        let expected = format!("worker w1 cannot serve rank 1: {expected}");
+        assert_eq!(error.to_string(), expected);
+    };
+    check(
+        sglang("0.5.19").await,
+        "/v1/responses?a=b",
+        "SGLang 0.5.19 lets nobody choose a rank at /v1/responses, so none may be asked for",
+    )
+    .await;
+    let slots = Engine::of(EngineKind::LlamaCpp, "b1", HeaderSpace::Global, TWO).await;
+    check(
+        slots,
+        "/v1/messages",
+        "llama.cpp b1 lets nobody choose a rank at /v1/messages, so none may be asked for",
+    )
+    .await;
+    let vllm = Engine::of(EngineKind::Vllm, "0.33.0", HeaderSpace::Global, TWO).await;
+    check(
+        vllm,
+        "/tokenize",
+        "vLLM 0.33.0 lets nobody choose a rank at /tokenize, so none may be asked for",
+    )
+    .await;
+}
+
+const WITHOUT: &str =
+    r#"{"choices":[{"index":0}],"usage":{"prompt_tokens":120,"completion_tokens":2}}"#;
+const WITH: &str = r#"{"choices":[{"index":0,"meta_info":{"dp_rank":1,"cached_tokens":112}}],"usage":{"prompt_tokens":120,"completion_tokens":2}}"#;
+const SEEN: Option<(DpRank, RankEvidence)> = Some((DpRank::new(1), RankEvidence::Body));
+
+#[tokio::test]
+async fn an_sglang_says_which_rank_ran_and_its_client_does_not_see_that_it_was_asked() {
+    let check = async |sent, asked: &str, passed: &str| {
+        let engine = sglang("0.5.23").await;
+        let head = head_to("/v1/chat/completions", None);
+        let (request, answer) = engine
+            .exchange_body(head, sent, &json("200 OK", WITH))
+            .await;
+        assert_eq!(parts(&request), (None, asked));
+        let (body, end) = collect(answer.unwrap().1).await;
+        assert_eq!(String::from_utf8(body).unwrap(), passed);
+        assert_eq!(end.observed_rank, SEEN);
+        // Its usage says it only with `--enable-cache-report`.
+        assert_eq!(end.usage.unwrap().cached, Some(Tokens::new(112)));
+    };
+    check(r#"{"n":1}"#, r#"{"n":1,"return_meta_info":true}"#, WITHOUT).await;
+    let refused = r#"{"return_meta_info":false,"stream":false}"#;
+    let asked = r#"{"return_meta_info":false,"stream":false,"return_meta_info":true}"#;
+    check(refused, asked, WITHOUT).await;
+    let wished = r#"{"return_meta_info":true}"#;
+    check(wished, wished, WITH).await;
+}
+
+#[tokio::test]
+async fn an_answer_too_long_to_be_looked_into_passes_as_it_came() {
+    let engine = sglang("0.5.23").await;
+    let long = WITH.replace(
+        "\"index\":0",
+        &format!("\"text\":\"{}\"", "x".repeat(2 << 20)),
+    );
+    let head = head_to("/v1/chat/completions", None);
+    let (_, answer) = engine.exchange(head, &json("200 OK", &long)).await;
+    let (body, end) = collect(answer.unwrap().1).await;
+    assert!(body == long.as_bytes());
+    assert_eq!((end.usage, end.observed_rank), (None, None));
+    assert_eq!(engine.dispatch.metrics.unread_usage.get(), 1);
+}
+
+#[tokio::test]
+async fn a_streamed_answer_is_not_asked_and_neither_are_others() {
+    for (version, path, body) in [
+        ("0.5.23", "/v1/chat/completions", r#"{"stream":true}"#),
+        ("0.5.12", "/v1/chat/completions", "{}"),
+        ("0.5.23", "/v1/completions", "{}"),
+        ("0.5.23", "/v1/models", "{}"),
+    ] {
+        let engine = sglang(version).await;
+        let (request, answer) = engine.exchange_body(head_to(path, None), body, OK).await;
+        drop(answer.unwrap());
+        assert_eq!(parts(&request), (None, body), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_rank_that_an_engine_refuses_is_no_answer_for_the_client() {
+    let check = async |kind, body: &str, words: &str| {
+        let engine = Engine::of(kind, "", HeaderSpace::Global, TWO).await;
+        let refusal = json("400 Bad Request", body);
+        let (_, answer) = engine.exchange(head(Some(1), &[]), &refusal).await;
+        let error = answer.err().unwrap();
+        assert!(error.is_retryable());
+        let expected = format!("worker w1 cannot serve rank 1: the engine refuses it: {words}");
+        assert_eq!(error.to_string(), expected);
+    };
+    check(
+        EngineKind::Vllm,
+        r#"{"error":{"message":"data_parallel_rank 1 is out of range [0, 1).","type":"BadRequestError","param":null,"code":400}}"#,
+        "data_parallel_rank 1 is out of range [0, 1).",
+    )
+    .await;
+    check(
+        EngineKind::Sglang,
+        r#"{"object":"error","message":"routed_dp_rank=1 out of range [0, 1)","type":"BadRequestError","param":null,"code":400}"#,
+        "routed_dp_rank=1 out of range [0, 1)",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn any_other_mistake_is_answered_to_the_client_byte_for_byte() {
+    let long = format!(r#"{{"message":"{}"}}"#, "x".repeat(200 << 10));
+    let refusal = r#"{"message":"routed_dp_rank=7 out of range [0, 2)"}"#;
+    for (dp_rank, body) in [
+        (Some(1), r#"{"error":{"message":"no such model"}}"#),
+        (Some(1), ""),
+        (Some(1), &long),
+        // Nobody asked for a rank, so this is not about ours.
+        (None, refusal),
+    ] {
+        let engine = sglang("0.5.23").await;
+        let response = json("400 Bad Request", body);
+        let (_, answer) = engine.exchange(head(dp_rank, &[]), &response).await;
+        let (head, stream) = answer.unwrap();
+        assert_eq!(head.status, 400);
+        assert!(collect(stream).await.0 == body.as_bytes());
+    }
+}
