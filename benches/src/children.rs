@@ -1,13 +1,14 @@
 //! The cases that are measured in processes of their own.
 
-use std::path::PathBuf;
+use anyhow::Context as _;
 
 use crate::child::{Answer, Measure, Order, has_callgrind};
 use crate::contest::Kind;
 use crate::event::Naming;
-use crate::fleet::Shape;
+use crate::fleet::{Fleet, Shape};
 use crate::report::Row;
 use crate::rounds::Rounds;
+use crate::scratch::Scratch;
 use crate::settings::Settings;
 
 /// Memberships of the smaller of two fleets whose lookups are compared, under callgrind.
@@ -42,10 +43,11 @@ pub fn growth(settings: &Settings, note: &dyn Fn(&str)) -> anyhow::Result<Vec<Ro
     if !settings.kinds().contains(&Kind::Ours) {
         return Ok(Vec::new());
     }
-    let counter = Counter::new(note);
-    let from = settings.fewer(GROWTH_FROM);
+    let counter = Counter::new(note)?;
     let mut rows = Vec::new();
     for shape in settings.shapes() {
+        // A fleet below its least size would not double.
+        let from = settings.fewer(GROWTH_FROM).max(Fleet::least(shape));
         note(&format!(
             "growth: {} targets x {} blocks",
             shape.targets, shape.depth
@@ -76,7 +78,7 @@ pub fn growth(settings: &Settings, note: &dyn Fn(&str)) -> anyhow::Result<Vec<Ro
 
 /// Instructions of what else is compared: no noise of the machine is in them, but no cache misses either.
 pub fn instructions(settings: &Settings, note: &dyn Fn(&str)) -> anyhow::Result<Vec<Row>> {
-    let counter = Counter::new(note);
+    let counter = Counter::new(note)?;
     let mut rows = Vec::new();
     for shape in settings.shapes() {
         note(&format!(
@@ -113,49 +115,39 @@ pub fn instructions(settings: &Settings, note: &dyn Fn(&str)) -> anyhow::Result<
 
 /// Callgrind, or a clock where it is not at hand.
 struct Counter {
-    folder: Option<PathBuf>,
+    scratch: Option<Scratch>,
 }
 
 impl Counter {
-    fn new(note: &dyn Fn(&str)) -> Self {
+    fn new(note: &dyn Fn(&str)) -> anyhow::Result<Self> {
         if !has_callgrind() {
             note("valgrind is not here: CPU time stands in for instructions");
-            return Self { folder: None };
+            return Ok(Self { scratch: None });
         }
-        let folder = std::env::temp_dir().join(format!("benches-{}", std::process::id()));
-        let made = std::fs::create_dir_all(&folder);
-        Self {
-            folder: made.is_ok().then_some(folder),
-        }
+        let scratch = Scratch::new("callgrind").context("make a folder for callgrind's counts")?;
+        Ok(Self {
+            scratch: Some(scratch),
+        })
     }
 
     fn take(&self, order: &Order) -> anyhow::Result<Answer> {
-        match &self.folder {
-            Some(folder) => order.count(folder),
+        match &self.scratch {
+            Some(scratch) => order.count(scratch.path()),
             None => order.delegate(),
         }
     }
 
     fn unit(&self) -> &'static str {
-        match self.folder {
+        match self.scratch {
             Some(_) => "instructions",
             None => "CPU ns",
         }
     }
 
     fn ratio_unit(&self) -> &'static str {
-        match self.folder {
+        match self.scratch {
             Some(_) => "instructions, twice the memberships over once",
             None => "CPU time, twice the memberships over once",
-        }
-    }
-}
-
-impl Drop for Counter {
-    fn drop(&mut self) {
-        if let Some(folder) = &self.folder {
-            // A folder that stays behind in the temporary one harms nobody.
-            let _ = std::fs::remove_dir_all(folder);
         }
     }
 }

@@ -100,6 +100,15 @@ impl Fleet {
         }
     }
 
+    /// Pairs of the smallest fleet of the targets and the depth of `shape`.
+    pub fn least(shape: Shape) -> usize {
+        let smallest = Shape {
+            memberships: 0,
+            ..shape
+        };
+        Self::new(smallest, Naming::Canonical, 0).memberships()
+    }
+
     /// (target, block) pairs when all is stored.
     pub fn memberships(&self) -> usize {
         let half = self.shape.depth / 2;

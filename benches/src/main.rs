@@ -3,6 +3,8 @@
 use std::process::ExitCode;
 
 use benches::child::Order;
+use benches::recovery;
+use benches::served::Service;
 use benches::settings::Settings;
 use clap::Parser;
 
@@ -12,6 +14,11 @@ use clap::Parser;
 enum Command {
     /// Compares the structures.
     Index(Settings),
+    /// Kills a full indexer and starts it again.
+    Recovery(recovery::Settings),
+    /// An indexer in a process of its own.
+    #[command(hide = true)]
+    Service(Service),
     /// One measurement in a process of its own.
     #[command(hide = true)]
     Child(Order),
@@ -19,18 +26,21 @@ enum Command {
 
 fn main() -> anyhow::Result<ExitCode> {
     match Command::parse() {
-        Command::Index(settings) => {
-            let good = benches::index::run(&settings)?;
-            Ok(if good {
-                ExitCode::SUCCESS
-            } else {
-                ExitCode::FAILURE
-            })
-        }
+        Command::Index(settings) => benches::index::run(&settings).map(verdict),
+        Command::Recovery(settings) => recovery::run(&settings).map(verdict),
+        Command::Service(service) => service.run().map(|()| ExitCode::SUCCESS),
         Command::Child(order) => {
             let answer = order.carry_out()?;
             println!("{} {}", answer.total, answer.of);
             Ok(ExitCode::SUCCESS)
         }
+    }
+}
+
+fn verdict(good: bool) -> ExitCode {
+    if good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }

@@ -81,29 +81,7 @@ impl Structure for Ours {
     }
 
     fn step(&self, event: &Event) -> Step {
-        let op = match &event.change {
-            Change::Stored { parent, blocks } => KvOp::Stored(StoredBlocks {
-                group: 0,
-                parent: parent.map(EngineHash::Int),
-                blocks: blocks
-                    .iter()
-                    .map(|it| StoredBlock {
-                        engine_hash: EngineHash::Int(it.name),
-                        block_hash: BlockHash::new(it.content),
-                    })
-                    .collect(),
-                tier: Tier::Gpu,
-                namespace: self.namespace.clone(),
-                session: None,
-            }),
-            Change::Removed(names) => KvOp::Removed {
-                group: 0,
-                engine_hashes: names.iter().copied().map(EngineHash::Int).collect(),
-                tier: Tier::Gpu,
-            },
-            Change::Cleared => KvOp::Cleared,
-        };
-        Step::Apply(event.target, op)
+        Step::Apply(event.target, self.op(event))
     }
 
     fn mark(mark: Mark) -> (Step, Keep) {
@@ -191,6 +169,34 @@ impl Structure for Ours {
             }
         }
         held
+    }
+}
+
+impl Ours {
+    /// `event` as the log carries it.
+    pub fn op(&self, event: &Event) -> KvOp {
+        match &event.change {
+            Change::Stored { parent, blocks } => KvOp::Stored(StoredBlocks {
+                group: 0,
+                parent: parent.map(EngineHash::Int),
+                blocks: blocks
+                    .iter()
+                    .map(|it| StoredBlock {
+                        engine_hash: EngineHash::Int(it.name),
+                        block_hash: BlockHash::new(it.content),
+                    })
+                    .collect(),
+                tier: Tier::Gpu,
+                namespace: self.namespace.clone(),
+                session: None,
+            }),
+            Change::Removed(names) => KvOp::Removed {
+                group: 0,
+                engine_hashes: names.iter().copied().map(EngineHash::Int).collect(),
+                tier: Tier::Gpu,
+            },
+            Change::Cleared => KvOp::Cleared,
+        }
     }
 }
 
