@@ -3,14 +3,12 @@
 from itertools import pairwise
 from random import Random
 
-from chat import Conversation, Turn, pinned, request, send, whole_blocks, words
-from engine import BLOCK, RANKS
+from chat import Conversation, Turn, pinned, request, send, words
+from engine import RANKS
 from figures import Figure, Figures, exactly, unpredicted, within_one_block
 from harness import until
 from router import Place
-from world import TINY, World
-
-USABLE = TINY - 1
+from world import World
 
 
 def decoded(world: World) -> Figures:
@@ -18,13 +16,13 @@ def decoded(world: World) -> Figures:
     beyond_prompt = missed = 0
     with world.evidence.watch(world.engines) as turns:
         for number in range(4):
-            conversation = Conversation(f"decoded/{number}", opening=100 + 10 * number, answer=3 * BLOCK)
+            conversation = Conversation(f"decoded/{number}", opening=100 + 10 * number, answer=3 * world.block)
             for _ in range(3):
                 turns.append(conversation.turn(world.router.api))
             for before, turn in pairwise(conversation.turns):
-                beyond_prompt += before.written - whole_blocks(before.prompt)
+                beyond_prompt += before.written - before.full_blocks
                 missed += max(0, before.written - turn.cached)
-    return {"tokens_of_answers": Figure(beyond_prompt, least=8 * 2 * BLOCK), "missed": exactly(missed, 0)}
+    return {"tokens_of_answers": Figure(beyond_prompt, least=8 * 2 * world.block), "missed": exactly(missed, 0)}
 
 
 def salt(world: World) -> Figures:
@@ -47,7 +45,7 @@ def salt(world: World) -> Figures:
 def fill(world: World, place: Place, name: str, blocks: int) -> Turn:
     """Makes a rank use `blocks` blocks for something else."""
     # What the template adds and the one token of the answer leave the last block not full.
-    body = request([{"role": "user", "content": words(name, blocks * BLOCK - 8)}], answer=1)
+    body = request([{"role": "user", "content": words(name, blocks * world.block - 8)}], answer=1)
     return send(world.tiny_router.api, body, pinned(place))
 
 
@@ -59,15 +57,15 @@ def duplicates(world: World) -> Figures:
     chat_again = Conversation("duplicates", opening=170)
     with world.evidence.watch([world.tiny]) as turns:
         turns.append(chat.turn(router.api, pinned(place), bound=False))
-        until(lambda: router.blocks()[place] * BLOCK == chat.turns[0].written, "its blocks are known")
+        until(lambda: router.blocks()[place] * world.block == chat.turns[0].written, "its blocks are known")
         held = router.blocks()[place]
         turns.append(chat_again.turn(router.api, pinned(place), bound=False))
         # Blocks never used go first, then those of the first time that the second did not share: the block
         # that the answer filled. Its copy, used later, stays.
         first, second = chat.turns[0], chat_again.turns[0]
-        used = -(-(first.prompt + first.completion - 1) // BLOCK)
-        unshared = used - second.cached // BLOCK
-        rest = USABLE - used
+        used = -(-(first.prompt + first.completion - 1) // world.block)
+        unshared = used - second.cached // world.block
+        rest = world.tiny.usable - used
         for number, blocks in enumerate((100, rest - 100)):
             turns.append(fill(world, place, f"duplicates/{number}", blocks))
         copies_left = router.held(chat_again.next_request())[place]
@@ -94,9 +92,9 @@ def eviction(world: World) -> Figures:
     lost = sum(chat.ceiling() - chat.cached() for chat in chats)
     partly = sum(0 < turn.cached < before.written for chat in chats for before, turn in pairwise(chat.turns))
     return {
-        "evicted_tokens": Figure(lost, least=BLOCK * 32),
+        "evicted_tokens": Figure(lost, least=32 * world.block),
         "partly_cached_turns": Figure(partly),
-        "blocks_believed_at_most": Figure(most, most=USABLE),
+        "blocks_believed_at_most": Figure(most, most=world.tiny.usable),
         "within_one_block_share": Figure(within_one_block(turns), least=0.99),
     }
 
@@ -120,3 +118,22 @@ def late_clear(world: World) -> Figures:
             turns += after
             wrong += sum(turn.error != 0 for turn in after) + (after[-1].cached == 0)
     return {"cached_after_it": exactly(surprised, 0), "predicted_wrongly_later": exactly(wrong, 0)}
+
+
+def clear(world: World) -> Figures:
+    """A rank that was told to forget says so at once: nothing of it is predicted any more."""
+    router = world.tiny_router
+    places = [Place(world.tiny.worker, rank) for rank in range(RANKS)]
+    chats = [(place, Conversation(f"clear/{place.rank}/{number}")) for place in places for number in range(3)]
+    with world.evidence.watch([world.tiny]) as turns:
+        turns += [chat.turn(router.api, pinned(place), bound=False) for place, chat in chats]
+        held = sum(router.blocks().values())
+        world.tiny.clear()
+        until(lambda: not any(router.blocks().values()), "it is known that all is forgotten")
+        after = [chat.turn(router.api, pinned(place), bound=False) for place, chat in chats]
+        turns += after
+    return {
+        "blocks_before_it": Figure(held, least=1),
+        "cached_after_it": exactly(sum(turn.cached for turn in after), 0),
+        "predicted_after_it": exactly(sum(turn.overlap or 0 for turn in after), 0),
+    }

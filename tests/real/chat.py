@@ -10,11 +10,12 @@ from random import Random
 from typing import Any
 from urllib.parse import urlsplit
 
-from engine import BLOCK, MODEL
+from engine import MODEL, Api
 from router import Place
 
 ANSWER = 40
-"""Tokens of an answer, where nothing else is said: more than a block, so that decoding fills one."""
+"""Tokens of an answer, where nothing else is said: more than a block of any engine, so that decoding fills
+one."""
 WORDS = 4096
 """Words that the model knows: w0, w1, ..., each of them one token."""
 TIMEOUT = 120.0
@@ -29,6 +30,8 @@ class TurnFailed(Exception):
 class Turn:
     """An answer, and what was said of it."""
 
+    block: int
+    """Tokens of a block of the engine that gave it."""
     place: Place | None
     """Where Rankway sent it; None without Rankway, or where the engine chose the rank."""
     worker: str | None
@@ -51,12 +54,22 @@ class Turn:
     @property
     def written(self) -> int:
         """Tokens of full blocks that the rank holds afterwards. The last token of the answer was not computed."""
-        return whole_blocks(self.prompt + self.completion - 1)
+        return whole_blocks(self.prompt + self.completion - 1, self.block)
+
+    @property
+    def reusable(self) -> int:
+        """Tokens of the prompt that a cache can spare: its full blocks, and never its last token."""
+        return whole_blocks(self.prompt - 1, self.block)
+
+    @property
+    def full_blocks(self) -> int:
+        """Tokens of the prompt's full blocks."""
+        return whole_blocks(self.prompt, self.block)
 
 
-def whole_blocks(tokens: int) -> int:
+def whole_blocks(tokens: int, block: int) -> int:
     """The tokens of the full blocks among the first `tokens`."""
-    return tokens // BLOCK * BLOCK
+    return tokens // block * block
 
 
 def words(seed: str, count: int) -> str:
@@ -65,9 +78,9 @@ def words(seed: str, count: int) -> str:
     return " ".join(f"w{random.randrange(WORDS)}" for _ in range(count))
 
 
-def send(base: str, body: dict[str, Any], headers: dict[str, str] | None = None, begun: "Begun | None" = None) -> Turn:
+def send(api: Api, body: dict[str, Any], headers: dict[str, str] | None = None, begun: "Begun | None" = None) -> Turn:
     """Sends a chat request and reads its answer to the end."""
-    address = urlsplit(base)
+    address = urlsplit(api.url)
     connection = http.client.HTTPConnection(address.netloc, timeout=TIMEOUT)
     began = time.monotonic()
     try:
@@ -79,7 +92,7 @@ def send(base: str, body: dict[str, Any], headers: dict[str, str] | None = None,
             raise TurnFailed(f"status {answer.status}: {answer.read().decode(errors='replace')[:300]}")
         if begun is not None:
             begun.worker = answer.headers.get("x-rankway-worker")
-        return read(answer, began)
+        return read(answer, began, api.block)
     except (OSError, http.client.HTTPException) as error:
         raise TurnFailed(f"{type(error).__name__}: {error}") from error
     finally:
@@ -93,7 +106,7 @@ class Begun:
     worker: str | None = None
 
 
-def read(answer: http.client.HTTPResponse, began: float) -> Turn:
+def read(answer: http.client.HTTPResponse, began: float, block: int) -> Turn:
     first, text, usage = None, [], None
     for chunk in chunks(answer):
         if "error" in chunk:
@@ -109,6 +122,7 @@ def read(answer: http.client.HTTPResponse, began: float) -> Turn:
     worker, rank, overlap = (answer.headers.get(f"x-rankway-{it}") for it in ("worker", "dp-rank", "overlap-tokens"))
     details = usage.get("prompt_tokens_details") or {}
     return Turn(
+        block=block,
         place=Place(worker, int(rank)) if worker and rank else None,
         worker=worker,
         overlap=int(overlap) if overlap else None,
@@ -162,12 +176,12 @@ class Conversation:
         return request([*self.messages, question], self.answer, self.salt)
 
     def turn(
-        self, base: str, headers: dict[str, str] | None = None, bound: bool = True, begun: Begun | None = None
+        self, api: Api, headers: dict[str, str] | None = None, bound: bool = True, begun: Begun | None = None
     ) -> Turn:
         """The next turn; `bound` says which conversation it is of."""
         body = self.next_request()
         named = {"x-rankway-conversation": self.name} if bound else {}
-        turn = send(base, body, {**named, **(headers or {})}, begun)
+        turn = send(api, body, {**named, **(headers or {})}, begun)
         self.messages = [*body["messages"], {"role": "assistant", "content": turn.text}]
         self.turns.append(turn)
         return turn
@@ -175,7 +189,7 @@ class Conversation:
     def ceiling(self) -> int:
         """Tokens that its turns so far could at best have taken from one cache: of each but the first, what
         the turn before had left there."""
-        return sum(min(before.written, whole_blocks(turn.prompt - 1)) for before, turn in pairwise(self.turns))
+        return sum(min(before.written, turn.reusable) for before, turn in pairwise(self.turns))
 
     def cached(self) -> int:
         return sum(turn.cached for turn in self.turns)

@@ -1,35 +1,24 @@
-"""A real vLLM with two attention-DP ranks on this machine's CPU."""
+"""A real engine on this machine's CPU."""
 
-import json
-import re
+from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
-from harness import Process, answers, expect, free_ports, get, get_object, post, say, until
+from harness import Process, answers, free_ports, say, until
 
 MODEL = "tiny"
+"""The name under which every engine serves its model."""
 RANKS = 2
-BLOCK = 32
-"""Tokens of a block: the smallest that vLLM's CPU attention knows."""
 LONGEST = 4096
 """Tokens of a prompt and its answer."""
 START_PATIENCE = 300.0
 """Seconds that a start may take on a machine that does other things too."""
 
 HERE = Path(__file__).parent
-VARIABLES = {
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    # For /reset_prefix_cache.
-    "VLLM_SERVER_DEV_MODE": "1",
-    # A rank's worker runs in the rank's own process, on one thread.
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "OMP_NUM_THREADS": "1",
-}
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "DO_NOT_TRACK": "1"}
 
 
 @dataclass(frozen=True)
@@ -41,50 +30,52 @@ class Installed:
     """Folder for logs and data of this run."""
 
 
-class Engine:
-    """One engine. Started again, it has the same ports and has forgotten everything."""
+@dataclass(frozen=True)
+class Api:
+    """Where requests are sent."""
 
-    def __init__(self, installed: Installed, name: str, blocks: int) -> None:
-        """`blocks` is what one rank can hold, and one more that vLLM keeps to itself."""
+    url: str
+    block: int
+    """Tokens of a block of the engines behind it."""
+
+
+class Engine(ABC):
+    """One engine with two ranks. Started again, it has the same ports and has forgotten everything."""
+
+    NAME: ClassVar[str]
+    BLOCK: ClassVar[int]
+    """Tokens of a block."""
+    VARIABLES: ClassVar[Mapping[str, str]] = OFFLINE
+
+    def __init__(self, installed: Installed, name: str, tokens: int = LONGEST) -> None:
+        """`tokens` is what one rank can hold."""
         self._installed = installed
         self._name = name
-        self._blocks = blocks
+        self._tokens = tokens
         self._port = free_ports(1 + 2 * RANKS)
         self._process: Process | None = None
 
     @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+    def api(self) -> Api:
+        return Api(f"http://127.0.0.1:{self._port}", self.BLOCK)
 
     @property
     def worker(self) -> str:
         """Its name at Rankway."""
         return f"127.0.0.1:{self._port}"
 
+    @abstractmethod
+    def command(self) -> list[str]:
+        """What serves it on its port, publishes the ranks' events on the next ones and replays them on those
+        after."""
+
+    @abstractmethod
+    def version(self) -> str: ...
+
     def start(self) -> None:
         """Begins to start it."""
-        cache = self._installed.cache
-        events, replay = self._port + 1, self._port + 1 + RANKS
-        publishing = {
-            "enable_kv_cache_events": True,
-            "publisher": "zmq",
-            "endpoint": f"tcp://*:{events}",
-            "replay_endpoint": f"tcp://*:{replay}",
-            "topic": f"kv@{MODEL}",
-        }
-        command = [
-            *("nice", str(cache / "environment/bin/python"), str(HERE / "vllm_forked.py")),
-            *("serve", str(cache / "model"), "--served-model-name", MODEL),
-            *("--host", "127.0.0.1", "--port", str(self._port)),
-            *("--data-parallel-size", str(RANKS), "--api-server-count", "1"),
-            *("--enforce-eager", "--dtype", "float32", "--max-model-len", str(LONGEST)),
-            *("--max-num-seqs", "16", "--block-size", str(BLOCK)),
-            *("--kv-cache-memory-bytes", "256000000"),
-            *("--num-gpu-blocks-override", str(self._blocks)),
-            *("--enable-prefix-caching", "--enable-prompt-tokens-details"),
-            *("--kv-events-config", json.dumps(publishing)),
-        ]
-        self._process = Process(command, self._installed.work / f"{self._name}.log", VARIABLES)
+        log = self._installed.work / f"{self._name}.log"
+        self._process = Process(["nice", *self.command()], log, self.VARIABLES)
 
     def ready(self) -> None:
         """Waits until it serves."""
@@ -93,10 +84,10 @@ class Engine:
 
         def serves() -> bool:
             process.expect_running()
-            return answers(f"{self.url}/health")
+            return answers(f"{self.api.url}/health")
 
-        waited = until(serves, f"vLLM {self._name} serves, see {process.log}", START_PATIENCE)
-        say(f"  vLLM {self._name} at {self.url} ({waited:.0f} s)")
+        waited = until(serves, f"{self.NAME} {self._name} serves, see {process.log}", START_PATIENCE)
+        say(f"  {self.NAME} {self._name} at {self.api.url} ({waited:.0f} s)")
 
     def kill(self) -> None:
         assert self._process is not None, "it has been started"
@@ -106,25 +97,29 @@ class Engine:
         assert self._process is not None, "it has been started"
         self._process.stop()
 
-    def version(self) -> str:
-        return str(get_object(f"{self.url}/version")["version"])
 
+class Publishing(Engine):
+    """An engine that publishes what its ranks hold and counts what they do."""
+
+    @property
+    def usable(self) -> int:
+        """Blocks that one rank can hold."""
+        return self._tokens // self.BLOCK
+
+    def endpoints(self) -> dict[str, str]:
+        """Where the first rank publishes and replays; each further rank does on the next port."""
+        events, replay = self._port + 1, self._port + 1 + RANKS
+        return {
+            "publisher": "zmq",
+            "endpoint": f"tcp://*:{events}",
+            "replay_endpoint": f"tcp://*:{replay}",
+            "topic": f"kv@{MODEL}",
+        }
+
+    @abstractmethod
     def clear(self) -> None:
         """Makes every rank forget its cache."""
-        cleared = post(f"{self.url}/reset_prefix_cache")["success"]
-        expect(cleared, f"vLLM {self._name} forgets when it is told to")
 
-    def finished(self) -> Counter[int]:
-        """Requests that each rank has finished, by its own count."""
-        return self._metric("request_success_total")
-
-    def cached_tokens(self) -> Counter[int]:
-        """Prompt tokens that each rank has taken from its cache, by its own count."""
-        return self._metric("prompt_tokens_cached_total")
-
-    def _metric(self, name: str) -> Counter[int]:
-        sample = re.compile(rf'^vllm:{name}{{[^}}]*engine="(\d+)"[^}}]*}} (\S+)$', re.MULTILINE)
-        counted: Counter[int] = Counter()
-        for rank, value in sample.findall(get(f"{self.url}/metrics")):
-            counted[int(rank)] += int(float(value))
-        return counted
+    @abstractmethod
+    def ran(self) -> Counter[int]:
+        """Requests that each rank has run, by its own count."""

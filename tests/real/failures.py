@@ -1,11 +1,13 @@
 """Rankway comes late, goes away and comes back; an engine dies and comes back."""
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from chat import Begun, Conversation, Turn, TurnFailed, pinned, steered
-from engine import RANKS, Engine
+from engine import RANKS, Publishing
 from figures import Figure, Figures, exactly, within_one_block
 from harness import until
 from router import Place
@@ -55,7 +57,7 @@ def rankway_killed(world: World) -> Figures:
     for chat in chats:
         place = chat.turns[-1].place
         assert place is not None, "Rankway names a rank"
-        chat.turn(engines[place.worker].url, steered(place.rank))
+        chat.turn(engines[place.worker].api, steered(place.rank))
     world.router.start()
     with world.evidence.watch(world.engines) as turns:
         turns += [chat.turn(world.router.api) for chat in chats]
@@ -76,7 +78,7 @@ class Killed:
     failed: int
 
 
-def kill_under_load(world: World, victim: Engine) -> Killed:
+def kill_under_load(world: World, victim: Publishing) -> Killed:
     """Kills an engine while it answers."""
     starts = [Begun() for _ in range(IN_FLIGHT)]
     chats = [Conversation(f"in-flight/{number}", answer=LONG_ANSWER) for number in range(IN_FLIGHT)]
@@ -92,7 +94,7 @@ def kill_under_load(world: World, victim: Engine) -> Killed:
     return Killed(in_flight, failed)
 
 
-def go_on(world: World, chats: list[Conversation], engines: list[Engine]) -> int:
+def go_on(world: World, chats: list[Conversation], engines: Sequence[Publishing]) -> int:
     """The next turn of each conversation; how many failed."""
     failed = 0
     with world.evidence.watch(engines) as turns:
@@ -102,6 +104,11 @@ def go_on(world: World, chats: list[Conversation], engines: list[Engine]) -> int
             except TurnFailed:
                 failed += 1
     return failed
+
+
+def known(world: World, chat: Conversation, place: Place) -> bool:
+    """Whether what a rank holds of a conversation is."""
+    return world.router.held(chat.next_request())[place] >= chat.turns[-1].written
 
 
 def engine_killed(world: World) -> Figures:
@@ -131,11 +138,15 @@ def engine_killed(world: World) -> Figures:
     began = time.monotonic()
     failed += go_on(world, waiting, world.engines)
     rebound = [world.router.decision(str(chat.turns[-1].decision))["binding"] for chat in waiting]
-    # It serves again, and what it says is believed.
+    # It serves again, and what it says is believed, once it is heard: while it was away it was asked ever less
+    # often for its events.
     fresh = [Conversation(f"fresh/{rank}") for rank in range(RANKS)]
+    heard = 0.0
     with world.evidence.watch(world.engines) as turns:
         for chat, place in zip(fresh, ranks, strict=True):
-            turns += [chat.turn(world.router.api, pinned(place), bound=False) for _ in range(3)]
+            turns.append(chat.turn(world.router.api, pinned(place), bound=False))
+            heard = max(heard, until(partial(known, world, chat, place), f"the blocks of {place} are known"))
+            turns += [chat.turn(world.router.api, pinned(place), bound=False) for _ in range(2)]
     failed += go_on(world, chats, world.engines)
     return {
         "orphans": Figure(len(orphans), least=2),
@@ -145,6 +156,7 @@ def engine_killed(world: World) -> Figures:
         "credit_for_what_it_forgot": exactly(credit, 0),
         "rebound": exactly(sum(it.startswith("rebind") for it in rebound), len(waiting)),
         "turns_of_all_s": Figure(round(time.monotonic() - began, 1)),
+        "heard_after_s": Figure(round(heard, 1)),
         "within_one_block_share_after": Figure(within_one_block(turns), least=0.99),
         "found_after": Figure(sum(chat.cached() for chat in fresh), least=1),
     }

@@ -1,12 +1,12 @@
 """What the run measured, and what each figure must be."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from chat import Turn
-from engine import BLOCK, Engine
+from engine import Publishing
 from harness import say, until
 from router import Place
 
@@ -62,14 +62,13 @@ def milliseconds(seconds: list[float], at: float) -> Figure:
 
 def within_one_block(turns: list[Turn]) -> float:
     """The share of turns, of those with a prediction, whose cached tokens Rankway predicted."""
-    errors = [turn.error for turn in turns if turn.error is not None]
-    return share(sum(error <= BLOCK for error in errors), len(errors))
+    close = [turn.error <= turn.block for turn in turns if turn.error is not None]
+    return share(sum(close), len(close))
 
 
-def finished(engines: list[Engine]) -> Counter[Place]:
-    return Counter(
-        {Place(engine.worker, rank): count for engine in engines for rank, count in engine.finished().items()}
-    )
+def ran(engines: Sequence[Publishing]) -> Counter[Place]:
+    """Requests that each rank of the engines has run."""
+    return Counter({Place(engine.worker, rank): count for engine in engines for rank, count in engine.ran().items()})
 
 
 class Evidence:
@@ -81,21 +80,21 @@ class Evidence:
         self._steered = 0
 
     @contextmanager
-    def watch(self, engines: list[Engine]) -> Iterator[list[Turn]]:
+    def watch(self, engines: Sequence[Publishing]) -> Iterator[list[Turn]]:
         """Takes the turns that the block puts into the list. Nothing else may run on these engines."""
-        before = finished(engines)
+        before = ran(engines)
         turns: list[Turn] = []
         yield turns
         sent = Counter(turn.place for turn in turns if turn.place is not None)
 
-        def ran() -> Counter[Place]:
-            return finished(engines) - before
+        def ran_since() -> Counter[Place]:
+            return ran(engines) - before
 
-        until(lambda: ran().total() >= sent.total(), "the engines count what they have finished")
-        self._steered += (sent & ran()).total()
+        until(lambda: ran_since().total() >= sent.total(), "the engines count what they have run")
+        self._steered += (sent & ran_since()).total()
         self._turns += turns
         for turn in turns:
-            if turn.error is not None and turn.error > BLOCK:
+            if turn.error is not None and turn.error > turn.block:
                 say(f"  predicted wrongly: {turn.overlap} of {turn.prompt} tokens, and {turn.cached} were cached")
 
     def figures(self) -> Figures:

@@ -3,12 +3,14 @@
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -62,12 +64,26 @@ def answers(url: str) -> bool:
     return True
 
 
-def post(url: str, content: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def post(url: str, content: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None) -> str:
     data = json.dumps(content or {}).encode()
-    request = urllib.request.Request(url, data, {"content-type": "application/json"})
+    request = urllib.request.Request(url, data, {"content-type": "application/json", **(headers or {})})
     with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-        found: dict[str, Any] = json.load(answer)
+        body: bytes = answer.read()
+    return body.decode()
+
+
+def post_object(url: str, content: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(post(url, content, headers))
     return found
+
+
+def by_label(metrics: str, name: str, label: str) -> Counter[int]:
+    """A metric's values, summed by a label that is a number."""
+    sample = re.compile(rf'^{name}{{[^}}]*\b{label}="(\d+)"[^}}]*}} (\S+)$', re.MULTILINE)
+    counted: Counter[int] = Counter()
+    for number, value in sample.findall(metrics):
+        counted[int(number)] += int(float(value))
+    return counted
 
 
 def free_ports(count: int) -> int:

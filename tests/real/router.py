@@ -1,12 +1,13 @@
 """A `rankway up` process before engines."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine import RANKS, Engine, Installed
-from harness import Process, answers, free_ports, get_object, post, until
+from engine import RANKS, Api, Engine, Installed
+from harness import Process, answers, free_ports, get_object, post_object, until
 
 
 @dataclass(frozen=True)
@@ -32,16 +33,16 @@ class Router:
     """`rankway up`. Started again, it has the same addresses and its data folder."""
 
     def __init__(
-        self, installed: Installed, binary: Path, name: str, engines: list[Engine], policy: str = "kv"
+        self, installed: Installed, binary: Path, name: str, engines: Sequence[Engine], policy: str = "kv"
     ) -> None:
         self._log = installed.work / f"{name}.log"
         self._engines = engines
         port = free_ports(2)
-        self.api = f"http://127.0.0.1:{port}"
+        self.api = Api(f"http://127.0.0.1:{port}", engines[0].BLOCK)
         self.admin = f"http://127.0.0.1:{port + 1}"
         self._command = [
             *(str(binary), "up", "--policy", policy, "--data-dir", str(installed.work / name)),
-            *("--worker-urls", ",".join(engine.url for engine in engines)),
+            *("--worker-urls", ",".join(engine.api.url for engine in engines)),
             *("--listen", f"127.0.0.1:{port}", "--admin-listen", f"127.0.0.1:{port + 1}"),
         ]
         self._process: Process | None = None
@@ -85,10 +86,15 @@ class Router:
 
     def preview(self, body: dict[str, Any]) -> dict[str, Any]:
         """Where it would send a request, and why."""
-        return post(f"{self.api}/v1/route", body)
+        return post_object(f"{self.api.url}/v1/route", body)
 
     def decision(self, name: str) -> dict[str, Any]:
         return get_object(f"{self.admin}/api/v1/decisions/{name}")
+
+    def decisions(self) -> list[dict[str, Any]]:
+        """The last 100."""
+        found: list[dict[str, Any]] = get_object(f"{self.admin}/api/v1/decisions")["decisions"]
+        return found
 
     def waterfall(self) -> dict[str, Any]:
         return get_object(f"{self.admin}/api/v1/waterfall")

@@ -3,10 +3,10 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from chat import Conversation, Turn, pinned, whole_blocks
-from engine import BLOCK
-from figures import Figures, exactly, finished
-from harness import until
+from chat import Conversation, Turn, pinned, words
+from engine import MODEL
+from figures import Figures, exactly, ran
+from harness import post_object, until
 from router import Place
 from world import World
 
@@ -31,8 +31,8 @@ def every_rank(world: World) -> Figures:
         again = [visit(world, place) for place in world.places()]
         turns += [it.turn for it in first + again]
     elsewhere = [it for it in first + again if it.ran != {it.place: 1}]
-    otherwise = [it for it in first if it.learnt != {it.place: it.turn.written // BLOCK}]
-    cold = [it for it in again if it.turn.cached != whole_blocks(it.turn.prompt - 1)]
+    otherwise = [it for it in first if it.learnt != {it.place: it.turn.written // it.turn.block}]
+    cold = [it for it in again if it.turn.cached != it.turn.reusable]
     return {
         "ranks": exactly(len({turn.place for turn in turns}), len(world.places())),
         "ran_elsewhere": exactly(len(elsewhere), 0),
@@ -43,16 +43,28 @@ def every_rank(world: World) -> Figures:
 
 
 def visit(world: World, place: Place) -> Visit:
-    ran_before, held_before = finished(world.engines), Counter(world.router.blocks())
+    ran_before, held_before = ran(world.engines), Counter(world.router.blocks())
     # The same words each time: the engines' hashes are equal on all ranks, only their caches differ.
     turn = Conversation("steering").turn(world.router.api, pinned(place), bound=False)
 
-    def ran() -> Counter[Place]:
-        return finished(world.engines) - ran_before
+    def ran_since() -> Counter[Place]:
+        return ran(world.engines) - ran_before
 
     def learnt() -> Counter[Place]:
         return Counter(world.router.blocks()) - held_before
 
-    until(lambda: ran().total() >= 1, "the turn is counted")
-    until(lambda: turn.cached > 0 or learnt().total() * BLOCK >= turn.written, "its events are read")
-    return Visit(place, turn, ran(), learnt())
+    until(lambda: ran_since().total() >= 1, "the turn is counted")
+    until(lambda: turn.cached > 0 or learnt().total() * turn.block >= turn.written, "its events are read")
+    return Visit(place, turn, ran_since(), learnt())
+
+
+def by_own_word(world: World) -> Figures:
+    """An answer that is not streamed says which rank gave it."""
+    places = world.places()
+    told = []
+    for number, place in enumerate(places * 2):
+        question = {"role": "user", "content": words(f"own-word/{number}", 40)}
+        body = {"model": MODEL, "messages": [question], "max_tokens": 4, "return_meta_info": True}
+        answer = post_object(f"{world.router.api.url}/v1/chat/completions", body, pinned(place))
+        told.append(answer["choices"][0]["meta_info"]["dp_rank"] == place.rank)
+    return {"answers": exactly(len(told), 2 * len(places)), "told_their_rank": exactly(sum(told), len(told))}

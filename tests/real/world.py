@@ -1,16 +1,19 @@
 """The processes under test."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine import RANKS, Engine, Installed
-from figures import Evidence
+from engine import RANKS, Installed, Publishing
+from figures import Evidence, Figures
+from harness import say
+from llama_engine import Llama
 from router import Place, Router
 
-ROOM = 4096
-"""Blocks of a rank that never has to evict."""
-TINY = 160
-"""Blocks of a rank that soon has to; one of them vLLM keeps to itself."""
+ROOM = 128 * 1024
+"""Tokens of a rank that never has to evict."""
+TINY = 159 * 32
+"""Tokens of a rank that soon has to, and that every block size divides."""
 
 
 @dataclass(frozen=True)
@@ -19,24 +22,31 @@ class World:
 
     installed: Installed
     binary: Path
-    engines: list[Engine]
+    engines: Sequence[Publishing]
     router: Router
-    tiny: Engine
+    tiny: Publishing
     tiny_router: Router
     evidence: Evidence
 
     @classmethod
-    def start(cls, installed: Installed, binary: Path) -> "World":
-        engines = [Engine(installed, f"engine-{number}", ROOM) for number in (1, 2)]
-        tiny = Engine(installed, "engine-tiny", TINY)
+    def start(cls, kind: type[Publishing], installed: Installed, binary: Path) -> "World":
+        say(f"three engines of {kind.NAME} begin; logs: {installed.work}")
+        engines = [kind(installed, f"engine-{number}", ROOM) for number in (1, 2)]
+        tiny = kind(installed, "engine-tiny", TINY)
         # They share the disk's cache of what they import, and the machine's patience is long enough.
         for engine in (*engines, tiny):
             engine.start()
         for engine in (*engines, tiny):
             engine.ready()
+        say(f"{kind.NAME} {tiny.version()}")
         router = Router(installed, binary, "up", engines).start()
         tiny_router = Router(installed, binary, "up-tiny", [tiny]).start()
         return cls(installed, binary, engines, router, tiny, tiny_router, Evidence())
+
+    @property
+    def block(self) -> int:
+        """Tokens of a block of its engines."""
+        return self.tiny.BLOCK
 
     def places(self) -> list[Place]:
         return [Place(engine.worker, rank) for engine in self.engines for rank in range(RANKS)]
@@ -44,3 +54,26 @@ class World:
     def another_router(self, name: str, policy: str = "kv") -> Router:
         """Before the engines with room, with nothing known."""
         return Router(self.installed, self.binary, name, self.engines, policy).start()
+
+    def in_all(self) -> Figures:
+        """What all scenarios together showed."""
+        return self.evidence.figures()
+
+
+@dataclass(frozen=True)
+class SlotWorld:
+    """An engine that publishes nothing, and Rankway before it."""
+
+    engine: Llama
+    router: Router
+
+    @classmethod
+    def start(cls, installed: Installed, binary: Path) -> "SlotWorld":
+        engine = Llama(installed, "engine-slots")
+        engine.start()
+        engine.ready()
+        say(f"{engine.NAME}, package {engine.version()}")
+        return cls(engine, Router(installed, binary, "up-slots", [engine]).start())
+
+    def in_all(self) -> Figures:
+        return {}
