@@ -39,6 +39,8 @@ pub struct Candidate {
     pub held: Held,
     /// What of it no event shows: presumed from what was sent there.
     pub presumed: Tokens,
+    /// Whether events show what it holds. If not, it may hold more than is known.
+    pub has_events: bool,
     /// The leading part of the request that is being computed there.
     pub in_flight: Tokens,
     /// Prefill work sent there and not yet done.

@@ -16,6 +16,7 @@ fn idle(target: &str) -> Candidate {
         block_size: BlockSize::new(16).unwrap(),
         held: Held::default(),
         presumed: Tokens::ZERO,
+        has_events: true,
         in_flight: Tokens::ZERO,
         pending: Tokens::ZERO,
         foreign: Tokens::ZERO,

@@ -227,5 +227,6 @@ async fn is_silence(replica: &Replica, watch: &Watch, tail: &Tail) -> bool {
     let mut lost = answer.not_ready.iter();
     answer.stored == 0
         && answer.index_age <= LEVEL
+        && !asked.is_some_and(|it| answer.unknown.contains(it))
         && !lost.any(|(it, state)| Some(it) == asked && *state == TargetState::Suspect)
 }

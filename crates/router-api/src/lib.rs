@@ -22,6 +22,7 @@ mod reply;
 mod route;
 mod run;
 mod service;
+mod tokenizer;
 mod turn;
 mod view;
 

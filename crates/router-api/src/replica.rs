@@ -1,17 +1,12 @@
 //! One router replica: what all of its requests share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode};
-use bytes::Bytes;
-use contracts::rpc::{
-    Affinity, Bound, CallError, CallHead, Dispatch, Down, Index, OverlapRequest, PrefixHashes,
-};
+use contracts::rpc::{Affinity, Bound, CallError, Dispatch, Index, OverlapRequest, PrefixHashes};
 use domain::{InstanceId, ModelName};
-use engine_wire::vllm;
-use futures::StreamExt;
 use futures::future::join_all;
 use routing::OverlapView;
 use service_kit::{Clock, Context};
@@ -32,8 +27,6 @@ use crate::openai::Fields;
 pub(crate) const ASK_TIMEOUT: Duration = Duration::from_millis(50);
 /// How long an engine may take to tokenise: about 1 s for a million tokens.
 const TOKENIZE_TIMEOUT: Duration = Duration::from_secs(2);
-/// The longest answer of a tokenizer: a million tokens of up to seven digits.
-const TOKENIZE_LIMIT: usize = 16 << 20;
 
 pub(crate) struct Replica {
     pub(crate) config: Config,
@@ -150,49 +143,6 @@ impl Replica {
                 }
             }
         }
-    }
-
-    /// The engine's own tokens of a request, chat template and all. None when no engine gives them: the
-    /// request is then placed without, which the decision says.
-    async fn tokenize(
-        &self,
-        model: &ModelName,
-        body: &[u8],
-        authorization: Option<&HeaderValue>,
-    ) -> Option<Vec<u32>> {
-        let request = vllm::tokenize_request(body).ok()?;
-        let mut workers = self.mind.serving(model, self.clock.now());
-        if workers.is_empty() {
-            return None;
-        }
-        let next = self.tokenizer.fetch_add(1, Ordering::Relaxed) % workers.len();
-        let mut headers = vec![("content-type".to_owned(), "application/json".to_owned())];
-        if let Some(key) = authorization.and_then(|it| it.to_str().ok()) {
-            headers.push(("authorization".to_owned(), key.to_owned()));
-        }
-        let head = CallHead {
-            worker: workers.swap_remove(next).id,
-            dp_rank: None,
-            method: "POST".to_owned(),
-            path: "/tokenize".to_owned(),
-            headers,
-            usage_injected: false,
-        };
-        let (head, mut stream) = self.dispatch.call(head, Bytes::from(request)).await.ok()?;
-        if head.status != 200 {
-            return None;
-        }
-        let mut answer = Vec::new();
-        while let Some(down) = stream.next().await {
-            match down.ok()? {
-                Down::Chunk(chunk) if answer.len() + chunk.len() <= TOKENIZE_LIMIT => {
-                    answer.extend_from_slice(&chunk);
-                }
-                Down::Chunk(_) => return None,
-                Down::End(_) => break,
-            }
-        }
-        Some(vllm::parse_tokenized(&answer).ok()?.tokens)
     }
 
     /// Counts an answer to a client.

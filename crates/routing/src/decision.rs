@@ -19,6 +19,9 @@ pub struct Decision {
     pub endpoint: Endpoint,
     /// Where the request goes.
     pub place: Place,
+    /// The rank that was wanted, where its worker would ignore it. The work is reserved there all the same: the
+    /// engine finds it some rank, and its ranks wait for each other.
+    pub wanted: Option<Target>,
     /// Why there.
     pub reason: Reason,
     /// What is to become of the conversation's binding.
@@ -115,6 +118,11 @@ impl Decision {
     /// The target, where a rank is named.
     pub const fn target(&self) -> Option<&Target> {
         self.place.target()
+    }
+
+    /// Where its work is reserved; nowhere where the policy left the rank to the engine.
+    pub fn reserved_at(&self) -> Option<&Target> {
+        self.target().or(self.wanted.as_ref())
     }
 
     /// What was known of `target`.

@@ -69,6 +69,7 @@ impl Status {
 #[derive(Debug)]
 pub(crate) struct Open {
     pub(crate) place: Place,
+    pub(crate) reserved_at: Option<Target>,
     pub(crate) endpoint: Endpoint,
     pub(crate) isl: Tokens,
     pub(crate) block_size: BlockSize,
@@ -105,6 +106,7 @@ impl Open {
             .collect();
         Self {
             place: decision.place.clone(),
+            reserved_at: decision.reserved_at().cloned(),
             endpoint: decision.endpoint,
             isl: decision.request.isl,
             block_size: ranks

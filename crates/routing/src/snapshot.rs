@@ -95,6 +95,7 @@ impl Sources<'_> {
                 disk: tokens(held.disk.max(presumed)),
             },
             presumed: tokens(presumed),
+            has_events: member.has_events(),
             in_flight: tokens(in_flight),
             pending: self.reservations.pending(&target, self.now),
             // A float to integer cast saturates; a mean of tokens is not negative.

@@ -1,6 +1,8 @@
 //! The fleet as this router sees it.
 
-use domain::{Epoch, Target, Tokens, Worker};
+use std::collections::BTreeMap;
+
+use domain::{Endpoint, Epoch, KvEndpoints, Target, Tokens, Worker};
 use serde::Serialize;
 
 use super::names;
@@ -17,7 +19,12 @@ pub(crate) struct WorkerView {
     start_rank: u32,
     dp_size: u32,
     block_size: u32,
+    page_size: u32,
     kv_blocks: Option<u64>,
+    /// Whether it tells by events what it holds.
+    kv_events: bool,
+    /// How far its rank can be decided, by endpoint.
+    rank_control: BTreeMap<&'static str, &'static str>,
     state: &'static str,
     lease_until_seconds: f64,
     prefill_tokens_per_second: f64,
@@ -46,7 +53,16 @@ impl WorkerView {
             start_rank: worker.start_rank,
             dp_size: worker.dp_size,
             block_size: worker.block_size.get(),
+            page_size: worker.page_size.get(),
             kv_blocks: worker.kv_blocks,
+            kv_events: worker.kv_endpoints != KvEndpoints::None,
+            rank_control: Endpoint::ALL
+                .iter()
+                .map(|it| {
+                    let control = worker.capability.rank_control.get(*it);
+                    (it.name(), names::rank_control(*control))
+                })
+                .collect(),
             state: worker.state.name(),
             lease_until_seconds: worker.lease_until.as_secs_f64(),
             prefill_tokens_per_second: prefill_rate,

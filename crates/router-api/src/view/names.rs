@@ -1,7 +1,7 @@
 //! Names of variants in JSON. Part of the API: they outlive the variants' own.
 
 use affinity::{Evidence, MoveReason};
-use domain::EngineKind;
+use domain::{EngineKind, RankControl};
 use placement::{Barred, Choice, Place};
 use routing::{BindingAction, Reason, Status};
 
@@ -43,6 +43,14 @@ pub(super) const fn engine(engine: EngineKind) -> &'static str {
         EngineKind::Sglang => "sglang",
         EngineKind::TensorRtLlm => "tensorrt-llm",
         EngineKind::LlamaCpp => "llama.cpp",
+    }
+}
+
+pub(super) const fn rank_control(control: RankControl) -> &'static str {
+    match control {
+        RankControl::Strict => "strict",
+        RankControl::FirstTurn => "first_turn",
+        RankControl::None => "none",
     }
 }
 

@@ -25,8 +25,8 @@ fn heading(text: &mut String, decision: &DecisionView) -> std::fmt::Result {
     };
     writeln!(
         text,
-        "{} input tokens for {}, {conversation}",
-        decision.isl, decision.model
+        "{} input tokens for {} at {}, {conversation}",
+        decision.isl, decision.model, decision.endpoint
     )?;
     write!(text, "went to {place}: {}", decision.reason)?;
     if let Some(preferred) = decision.policy_choice.as_deref().filter(|it| *it != place) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use affinity::{Binding, Mode, MoveReason, Plan};
-use domain::{ReservationChange, Timestamp, Tokens};
+use domain::{ReservationChange, Target, Timestamp, Tokens};
 use placement::{Candidate, Choice, NoCandidate, Place, Reservation, Snapshot, choose, landmarks};
 
 use super::{MAX_OPEN, Router};
@@ -19,8 +19,8 @@ pub(super) struct Verdict {
     pub(super) place: Place,
     pub(super) reason: Reason,
     pub(super) binding: BindingAction,
-    /// Whether a rank was wanted and cannot be asked for.
-    pub(super) uncontrolled: bool,
+    /// The rank that was wanted and cannot be asked for.
+    pub(super) wanted: Option<Target>,
 }
 
 impl Router {
@@ -89,6 +89,7 @@ impl Router {
             endpoint: request.endpoint,
             uncached: uncached(&snapshot, &verdict.place, request.isl, binding),
             place: verdict.place,
+            wanted: verdict.wanted,
             reason: verdict.reason,
             binding: verdict.binding,
             degraded,
@@ -126,7 +127,7 @@ impl Router {
             place: Place::Target(winner.target.clone()),
             reason: Reason::Followed,
             binding: BindingAction::Keep,
-            uncontrolled: false,
+            wanted: None,
         };
         let verdict = self.steered(joined, request.endpoint);
         let degraded = self.degraded(&verdict, request.endpoint, now);
@@ -134,6 +135,7 @@ impl Router {
         followed.degraded.extend(degraded);
         followed.uncached = uncached(&decision.snapshot, &verdict.place, request.isl, None);
         followed.place = verdict.place;
+        followed.wanted = verdict.wanted;
         followed.reason = verdict.reason;
         followed.binding = verdict.binding;
         self.enter(&followed, request, now);
@@ -161,14 +163,20 @@ impl Router {
     /// Counts a decision as on its way, and its work as reserved where a rank is named.
     fn enter(&mut self, decision: &Decision, request: &Request, now: Timestamp) {
         let unqueued = self.is_idle(decision);
-        if let (Some(target), Some(uncached)) = (decision.target(), decision.uncached) {
+        if let Some(target) = decision.reserved_at() {
             self.fleet.memory_mut(target).active += 1;
+            let uncached = decision.uncached.unwrap_or_else(|| {
+                let held = decision.held_at(target).unwrap_or_default();
+                request.isl.saturating_sub(held)
+            });
             let queued = self.reservations.pending(target, now) + uncached;
             let rate = self.prefill_rate(&target.worker);
             let expected = Duration::try_from_secs_f64(queued.as_f64() / rate);
             let expected = expected.unwrap_or(Duration::MAX);
             let lease_until = now + expected + self.config.reservation_lease;
-            let landmarks = landmarks(self.blocks_at(decision, request));
+            // What is computed on a rank of the engine's choice is in flight to none.
+            let named = decision.target().map(|_| self.blocks_at(decision, request));
+            let landmarks = landmarks(named.unwrap_or(&[]));
             let reservation = Reservation {
                 id: decision.id,
                 router: self.instance.clone(),
@@ -239,20 +247,20 @@ fn verdict(
             place: pin.place(snapshot, chosen?),
             reason: Reason::Pinned,
             binding: BindingAction::None,
-            uncontrolled: false,
+            wanted: None,
         });
     }
     let bound = |binding: &Binding, reason| Verdict {
         place: Place::Target(binding.target.clone()),
         reason,
         binding: BindingAction::Keep,
-        uncontrolled: false,
+        wanted: None,
     };
     let free = |choice: &Choice, binding| Verdict {
         place: choice.place.clone(),
         reason: Reason::Policy(choice.reason),
         binding,
-        uncontrolled: false,
+        wanted: None,
     };
     match (plan(mode, binding, snapshot, request.isl), binding) {
         (Plan::Keep, Some(binding)) => Ok(bound(binding, Reason::Bound)),
@@ -315,7 +323,7 @@ fn uncached(
 }
 
 impl Pin {
-    fn allows(&self, target: &domain::Target) -> bool {
+    fn allows(&self, target: &Target) -> bool {
         self.worker == target.worker && self.dp_rank.is_none_or(|rank| rank == target.dp_rank)
     }
 

@@ -46,7 +46,7 @@ impl Router {
     fn close(&mut self, id: DecisionId, now: Timestamp) -> Option<Open> {
         self.end_reservation(id, now);
         let open = self.open.remove(&id)?;
-        if let Some(target) = open.place.target() {
+        if let Some(target) = &open.reserved_at {
             let memory = self.fleet.memory_mut(target);
             memory.active = memory.active.saturating_sub(1);
         }

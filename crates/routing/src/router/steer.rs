@@ -13,20 +13,20 @@ impl Router {
     /// The verdict as it can be carried out: where the worker would ignore a rank none is asked for, and nothing
     /// is bound to one.
     pub(super) fn steered(&self, verdict: Verdict, endpoint: Endpoint) -> Verdict {
-        let Place::Target(Target { worker, epoch, .. }) = &verdict.place else {
+        let Place::Target(wanted) = &verdict.place else {
             return verdict;
         };
-        let member = self.fleet.member(worker);
+        let member = self.fleet.member(&wanted.worker);
         if member.is_none_or(|it| it.can_be_steered(endpoint)) {
             return verdict;
         }
         Verdict {
             place: Place::Worker {
-                worker: worker.clone(),
-                epoch: *epoch,
+                worker: wanted.worker.clone(),
+                epoch: wanted.epoch,
             },
             binding: BindingAction::None,
-            uncontrolled: true,
+            wanted: Some(wanted.clone()),
             ..verdict
         }
     }
@@ -43,7 +43,7 @@ impl Router {
         if member.is_some_and(|it| !it.has_events()) {
             degraded.push(Degraded::NoEvents);
         }
-        if verdict.uncontrolled {
+        if verdict.wanted.is_some() {
             degraded.push(Degraded::RankNotControlled);
         }
         if let Place::Target(Target { worker, epoch, .. }) = &verdict.place

@@ -118,6 +118,34 @@ fn who_wants_no_rank_lacks_none_and_a_single_rank_is_always_the_one() {
 }
 
 #[test]
+fn work_at_a_worker_whose_rank_cannot_be_asked_for_counts_from_its_decision() {
+    let mut world = half_controlled(Policy::Kv);
+    let mut sent = Vec::new();
+    for number in 0..40 {
+        let request = at(Endpoint::Responses, world.request(&content(number, 60)));
+        let decision = world.decide(&request, None).unwrap();
+        sent.push((request.id, decision.place.worker().to_string()));
+    }
+    let first = sent.iter().filter(|it| it.1 == "w1").count();
+    assert!((19..=21).contains(&first), "{first} of 40");
+    let pending = |world: &World| -> u64 {
+        let targets = ["w1#1/0", "w1#1/1", "w2#1/0", "w2#1/1"].map(target);
+        let pending = targets
+            .iter()
+            .map(|it| world.router.pending(it, world.now).get());
+        pending.sum()
+    };
+    assert_eq!(pending(&world), 40 * (60 * BLOCK + BLOCK / 2));
+    for (id, _) in sent {
+        world.router.finish(id, &served(), world.now);
+    }
+    assert_eq!(pending(&world), 0);
+    let request = world.request(&content(1, 1));
+    let decision = world.decide(&request, None).unwrap();
+    assert!(decision.snapshot.candidates.iter().all(|it| it.active == 0));
+}
+
+#[test]
 fn an_untrusted_endpoint_is_asked_all_the_same_and_its_decisions_say_so() {
     let mut world = World::new(1, 2, Config::default());
     let asked = Asked {
@@ -233,6 +261,22 @@ fn a_conversation_without_events_comes_back_to_where_its_prompt_was_sent() {
         let decision = world.decide(&request, None).unwrap();
         assert_eq!(decision.held_at(&home.unwrap()), Some(Tokens::ZERO));
     }
+}
+
+#[test]
+fn a_binding_is_not_given_up_for_what_no_event_could_have_shown() {
+    let mut world = eventless(EngineKind::Vllm);
+    world.router.set_worker(worker("w2", 1));
+    world.hold(&target("w2#1/0"), &content(1, 3));
+    let turn = world.turn("c", &content(1, 10));
+    let binding = bound("c", "w1#1/2", 10 * BLOCK);
+    let decision = world.decide(&turn, Some(&binding)).unwrap();
+    assert_eq!(
+        decision.reason,
+        Reason::Bound,
+        "as after a router's restart"
+    );
+    assert_eq!(decision.target(), Some(&target("w1#1/2")));
 }
 
 #[test]
