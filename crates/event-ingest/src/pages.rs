@@ -121,8 +121,13 @@ impl Pages {
         let mut parent = None;
         if let Some(name) = chain.parent {
             parent = self.tree.find(name);
-            if parent.is_none() {
+            let Some(parent) = parent else {
                 self.count("orphan", chain.names.len());
+                return telling.ops;
+            };
+            // An engine whose names leave out the salt may take another sequence's page for the parent.
+            if chain.extra.is_some() && chain.extra != self.tree.extra(parent) {
+                self.count("other_salt", chain.names.len());
                 return telling.ops;
             }
         }
@@ -147,7 +152,7 @@ impl Pages {
     }
 
     /// The page of that name at that place, new if need be, and whether its tokens were not known. One of that name
-    /// elsewhere, or with other tokens, is gone, with all that hangs on it: the engine has only one page under a
+    /// elsewhere, or with another content, is gone, with all that hangs on it: the engine has only one page under a
     /// name. None if that takes away the parent itself.
     fn page_for(
         &mut self,
@@ -159,7 +164,9 @@ impl Pages {
     ) -> Option<(Slot, bool)> {
         if let Some(slot) = self.tree.find(name) {
             let known = self.tree.page(slot).known;
-            if self.tree.page(slot).parent == parent && self.tree.learn(slot, tokens) {
+            let same_place = self.tree.page(slot).parent == parent;
+            let same_chain = parent.is_some() || self.tree.extra(slot).as_ref() == extra;
+            if same_place && same_chain && self.tree.learn(slot, tokens) {
                 return Some((slot, !known));
             }
             let above = |it: &Slot| self.tree.page(*it).parent;

@@ -191,6 +191,48 @@ fn salt_and_adapter_of_a_root_hold_for_its_whole_chain() {
     assert_eq!(hashes, block_hashes(&tokens(&path), size(BLOCK), seed));
 }
 
+/// <https://github.com/sgl-project/sglang/issues/24568> (BC-45): names that leave out the salt.
+#[test]
+fn of_two_salts_under_one_name_the_later_holds_and_the_other_is_not_extended() {
+    let mut pages = pages();
+    let salted = |salt: &str| {
+        let salt = Some(salt.into());
+        Some(Arc::new(Extra { lora: None, salt }))
+    };
+    let path = [0_u8; 6];
+    let names: Vec<PageName> = (1..=6).map(|len| name(&path[..len])).collect();
+    let chain = |from: usize, until: usize, salt| Chain {
+        parent: from.checked_sub(1).map(|at| names[at]),
+        names: &names[from..until],
+        tokens: &[],
+        tier: Tier::Gpu,
+        extra: salted(salt),
+        session: None,
+    };
+    let all = tokens(&path);
+    let of = |from: usize, until: usize| &all[2 * from..2 * until];
+    let first = Chain {
+        tokens: of(0, 3),
+        ..chain(0, 3, "a")
+    };
+    assert_eq!(stored_names(&pages.store(0, &first)).len(), 1);
+    let second = Chain {
+        tokens: of(0, 3),
+        ..chain(0, 3, "b")
+    };
+    let ops = pages.store(0, &second);
+    let [KvOp::Removed { .. }, KvOp::Stored(stored)] = &ops[..] else {
+        panic!("{ops:?}");
+    };
+    assert_eq!(stored.namespace.salt.as_deref(), Some("b"));
+    let late = Chain {
+        tokens: of(3, 6),
+        ..chain(3, 6, "a")
+    };
+    assert_eq!(pages.store(0, &late), []);
+    assert_eq!(pages.take_counts()["other_salt"], 3);
+}
+
 #[test]
 fn a_page_takes_no_more_than_its_share() {
     assert!(size_of::<tree::Page>() <= 32);
