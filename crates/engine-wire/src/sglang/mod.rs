@@ -5,11 +5,13 @@
 //! ([`crate::encode_models`], [`crate::encode_usage`], [`crate::vllm::encode_tokenized`]).
 
 mod events;
+mod loads;
 mod meta_info;
 mod metrics;
 mod server_info;
 
 pub use events::BatchEncoder;
+pub use loads::parse_loads;
 pub use meta_info::{MetaInfo, encode_meta_info, parse_meta_info};
 pub use metrics::{encode_metrics, parse_metrics};
 pub use server_info::{

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 /// Files that hold no KV events; those that hold wire data of another kind have tests of their own.
-pub(crate) const WITHOUT_EVENTS: [&str; 16] = [
+pub(crate) const WITHOUT_EVENTS: [&str; 23] = [
     "README.md",
     "llama-cpp-real/messages-stream.txt",
     "llama-cpp-real/metrics.prom.txt",
@@ -15,6 +15,13 @@ pub(crate) const WITHOUT_EVENTS: [&str; 16] = [
     "llama-cpp-real/responses-stream.txt",
     "llama-cpp-real/slots-busy.json",
     "llama-cpp-real/slots-idle.json",
+    "sglang-real/chat-meta_info.json",
+    "sglang-real/messages.json",
+    "sglang-real/metrics-dp2.prom.txt",
+    "sglang-real/refused-rank.json",
+    "sglang-real/responses.json",
+    "sglang-real/server_info-dp2.json",
+    "sglang-real/v1_loads-dp2.json",
     "sglang/0.5.23/load_stat.json",
     "sglang/hash_vectors.json",
     "trtllm/http_request_examples.json",

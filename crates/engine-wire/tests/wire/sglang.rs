@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use domain::{DpRank, RankLoad, Timestamp};
 use engine_wire::sglang::{
     BatchEncoder, KvEvents, MetaInfo, ServerInfo, encode_meta_info, encode_metrics,
-    encode_server_info, parse_meta_info, parse_metrics, parse_server_info,
+    encode_server_info, parse_loads, parse_meta_info, parse_metrics, parse_server_info,
 };
-use engine_wire::{Event, EventBatch, Gauges, decode_batch, decode_frames};
+use engine_wire::{
+    Event, EventBatch, Gauges, decode_batch, decode_frames, parse_usage, rank_refusal,
+};
 use serde_json::{Value, json};
 
-use crate::corpus::captured;
+use crate::corpus::{self, captured};
 
 fn encode(batch: &EventBatch) -> Vec<u8> {
     let mut encoder = BatchEncoder::new();
@@ -232,4 +234,71 @@ fn an_answer_says_its_rank_and_is_as_if_it_had_not_been_asked() {
     ] {
         assert_eq!(parse_meta_info(without.as_bytes()), None, "{without}");
     }
+}
+
+fn real(name: &str) -> String {
+    corpus::read(&format!("sglang-real/{name}"))
+}
+
+#[test]
+fn a_real_server_is_understood() {
+    let told = parse_server_info(real("server_info-dp2.json").as_bytes()).unwrap();
+    let expected = ServerInfo {
+        dp_size: 2,
+        attention_dp: false,
+        max_tokens: Some(32_768),
+        kv_events: Some(KvEvents {
+            publish: 14_311,
+            replay: Some(14_321),
+            topic: "kv@tiny".to_owned(),
+            ..info().kv_events.unwrap()
+        }),
+        ..info()
+    };
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn both_ways_to_ask_a_real_server_for_its_load_agree() {
+    let idle = Gauges {
+        running: Some(0),
+        waiting: Some(0),
+        kv_used: Some(0.0),
+        ..Gauges::default()
+    };
+    let ranks = BTreeMap::from([0, 1].map(|rank| (DpRank::new(rank), idle)));
+    let loads = parse_loads(real("v1_loads-dp2.json").as_bytes()).unwrap();
+    let metrics = parse_metrics(&real("metrics-dp2.prom.txt"));
+    for scrape in [loads, metrics] {
+        assert_eq!((&scrape.ranks, scrape.unreadable), (&ranks, 0));
+    }
+    assert!(parse_loads(b"{\"detail\":\"Not Found\"}").is_err());
+}
+
+#[test]
+fn the_answers_of_a_real_server_say_what_they_cost_and_where_they_ran() {
+    let chat = real("chat-meta_info.json");
+    let (info, cuts) = parse_meta_info(chat.as_bytes()).unwrap();
+    assert_eq!(info, MetaInfo::new(DpRank::new(1), 96));
+    let mut without = chat.clone();
+    without.replace_range(cuts[0].clone(), "");
+    let mut expected: Value = serde_json::from_str(&chat).unwrap();
+    let choice = expected["choices"][0].as_object_mut().unwrap();
+    choice.remove("meta_info").unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&without).unwrap(), expected);
+    for (answer, completion) in [
+        (chat, 40),
+        (real("responses.json"), 6),
+        (real("messages.json"), 8),
+    ] {
+        let usage = parse_usage(answer.as_bytes()).unwrap();
+        assert_eq!(usage.prompt.get(), 105);
+        assert_eq!(usage.completion.get(), completion);
+        assert_eq!(usage.cached.unwrap().get(), 96);
+    }
+    let refusal = rank_refusal(real("refused-rank.json").as_bytes());
+    assert_eq!(
+        refusal.as_deref(),
+        Some("routed_dp_rank=7 out of range [0, 2)")
+    );
 }

@@ -14,6 +14,7 @@ use super::found::Found;
 /// The first version whose replicas (data parallelism without attention DP) publish at a port each.
 const REPLICAS_APART: Version = Version::new(0, 5, 15);
 const MODELS: &str = "/v1/models";
+const LOADS: &str = "/v1/loads";
 const METRICS: &str = "/metrics";
 const INFO: &str = "/server_info";
 /// Its name before 0.5.6.
@@ -83,8 +84,12 @@ fn endpoints(
     Ok(KvEndpoints::Zmq(endpoints))
 }
 
-/// The gauges; none of any rank where the server was started without `--enable-metrics`.
+/// Asks the way that works without `--enable-metrics` and is a fiftieth of the size, else for metrics; of no rank where
+/// the server has neither.
 pub(super) async fn ask_load(asking: Asking<'_>) -> Result<Scrape, ProbeError> {
+    if let Some(body) = asking.optional(LOADS).await? {
+        return sglang::parse_loads(&body).map_err(|source| asking.strange(LOADS, source));
+    }
     match asking.optional(METRICS).await? {
         Some(body) => Ok(sglang::parse_metrics(asking.text(METRICS, &body)?)),
         None => Ok(Scrape::default()),

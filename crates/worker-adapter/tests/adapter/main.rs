@@ -4,6 +4,8 @@
 
 mod fleet;
 mod hanging;
+mod llama_cpp;
 mod probing;
 mod running;
+mod sglang;
 mod stub;

@@ -49,8 +49,8 @@ pub(crate) struct Stub {
 }
 
 impl Stub {
-    /// A healthy vLLM with `dp_size` ranks from `start_rank` on that lists its event sources.
-    pub(crate) async fn start(start_rank: u32, dp_size: u32) -> Self {
+    /// An engine that answers nothing but 404 yet.
+    pub(crate) async fn silent() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let engine = Engine {
@@ -62,11 +62,16 @@ impl Stub {
         let routes = Router::new().fallback(answer).with_state(engine.clone());
         let mut server = JoinSet::new();
         server.spawn(async move { axum::serve(listener, routes).await.unwrap() });
-        let stub = Self {
+        Self {
             url: url.parse().unwrap(),
             engine,
             server,
-        };
+        }
+    }
+
+    /// A healthy vLLM with `dp_size` ranks from `start_rank` on that lists its event sources.
+    pub(crate) async fn start(start_rank: u32, dp_size: u32) -> Self {
+        let stub = Self::silent().await;
         let ranks = start_rank..start_rank + dp_size;
         stub.set("/health", 200, "");
         stub.set(
