@@ -9,12 +9,15 @@ use crate::fleet::{Fleet, Shape};
 use crate::report::Row;
 use crate::rounds::Rounds;
 use crate::scratch::Scratch;
-use crate::settings::Settings;
+use crate::settings::{Part, Settings};
 
 /// Memberships of the smaller of two fleets whose lookups are compared, under callgrind.
 const GROWTH_FROM: usize = 250_000;
 /// Memberships of the fleet whose stores are counted, under callgrind.
 const COUNTED: usize = 250_000;
+
+/// Ratios of CPU time that another run may turn around.
+const CLOSE: std::ops::Range<f64> = 0.75..1.3;
 
 /// Bytes for each membership. Once: a process hardly differs from the next.
 pub fn memory(settings: &Settings, note: &dyn Fn(&str)) -> anyhow::Result<Vec<Row>> {
@@ -76,41 +79,61 @@ pub fn growth(settings: &Settings, note: &dyn Fn(&str)) -> anyhow::Result<Vec<Ro
     Ok(rows)
 }
 
-/// Instructions of what else is compared: no noise of the machine is in them, but no cache misses either.
-pub fn instructions(settings: &Settings, note: &dyn Fn(&str)) -> anyhow::Result<Vec<Row>> {
+/// Instructions of lookups, stores and removals: no noise of the machine is in them, but no cache misses either.
+/// Of every fleet, if they were asked for, else of those in which a ratio among `rows` is close.
+pub fn instructions(
+    settings: &Settings,
+    rows: &[Row],
+    note: &dyn Fn(&str),
+) -> anyhow::Result<Vec<Row>> {
+    let asked = settings.only.contains(&Part::Instructions);
     let counter = Counter::new(note)?;
-    let mut rows = Vec::new();
+    let mut counted = Vec::new();
     for shape in settings.shapes() {
-        note(&format!(
-            "instructions: {} targets x {} blocks",
-            shape.targets, shape.depth
-        ));
-        let shape = Shape {
-            memberships: settings.fewer(COUNTED),
-            ..shape
-        };
-        let mut rounds = Rounds::default();
-        for kind in settings.kinds() {
-            let take =
-                |measure| counter.take(&Order::new(measure, kind, settings.engine_hashes, shape));
-            let (lookups, stores) = (take(Measure::Lookups)?, take(Measure::Stores)?);
-            let both = take(Measure::StoresAndRemovals)?;
-            let removals = Answer {
-                total: both.total - stores.total,
-                of: both.of - stores.of,
-            };
-            for (what, unit, answer) in [
-                ("lookup", "/lookup", lookups),
-                ("store", "/block", stores),
-                ("remove", "/block", removals),
-            ] {
-                let case = format!("{} of {what}, {unit}", counter.unit());
-                rounds.note(&case, counter.unit(), kind, answer.total / answer.of);
-            }
+        let close =
+            |it: &Row| (it.targets, it.depth) == (shape.targets, shape.depth) && is_close(it);
+        if asked || rows.iter().any(close) {
+            let Shape { targets, depth, .. } = shape;
+            note(&format!("instructions: {targets} targets x {depth} blocks"));
+            counted.extend(count(settings, shape, &counter)?);
         }
-        rows.extend(rounds.rows(shape.targets, shape.depth));
     }
-    Ok(rows)
+    Ok(counted)
+}
+
+/// Whether the noise of the clock may decide between ours and a peer.
+fn is_close(row: &Row) -> bool {
+    let ratios = Kind::ALL.into_iter().filter(|it| *it != Kind::Ours);
+    ["lookup", "store", "remove"].contains(&&*row.case)
+        && ratios
+            .filter_map(|it| row.ratio(it))
+            .any(|it| CLOSE.contains(&it))
+}
+
+fn count(settings: &Settings, shape: Shape, counter: &Counter) -> anyhow::Result<Vec<Row>> {
+    let shape = Shape {
+        memberships: settings.fewer(COUNTED),
+        ..shape
+    };
+    let mut rounds = Rounds::default();
+    for kind in settings.kinds() {
+        let take =
+            |measure| counter.take(&Order::new(measure, kind, settings.engine_hashes, shape));
+        let (lookups, stores) = (take(Measure::Lookups)?, take(Measure::Stores)?);
+        let both = take(Measure::StoresAndRemovals)?;
+        let removals = Answer {
+            total: both.total - stores.total,
+            of: both.of - stores.of,
+        };
+        for (case, answer) in [
+            ("lookup, counted", lookups),
+            ("store, counted", stores),
+            ("remove, counted", removals),
+        ] {
+            rounds.note(case, counter.unit(), kind, answer.total / answer.of);
+        }
+    }
+    Ok(rounds.rows(shape.targets, shape.depth))
 }
 
 /// Callgrind, or a clock where it is not at hand.
@@ -139,8 +162,8 @@ impl Counter {
 
     fn unit(&self) -> &'static str {
         match self.scratch {
-            Some(_) => "instructions",
-            None => "CPU ns",
+            Some(_) => "instructions, of a lookup or a block",
+            None => "CPU ns, of a lookup or a block",
         }
     }
 

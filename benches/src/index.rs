@@ -51,7 +51,8 @@ pub fn measure(settings: &Settings, note: &dyn Fn(&str)) -> anyhow::Result<Vec<R
         rows.extend(children::growth(settings, note)?);
     }
     if settings.does(Part::Instructions) {
-        rows.extend(children::instructions(settings, note)?);
+        let counted = children::instructions(settings, &rows, note)?;
+        rows.extend(counted);
     }
     Ok(rows)
 }
