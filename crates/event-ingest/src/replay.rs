@@ -19,6 +19,10 @@ const RETRY: Duration = Duration::from_millis(200);
 /// The longest such wait.
 const MAX_RETRY: Duration = Duration::from_secs(5);
 
+/// A replay in which the engine is never silent, and never at its end, has failed after so many times the silence it
+/// may keep: by default two minutes, some hundred times what the largest ring takes.
+const LONGEST_IN_PATIENCES: u32 = 24;
+
 /// What a replay brings.
 #[derive(Debug)]
 pub(crate) enum Replayed {
@@ -54,12 +58,21 @@ enum ReplayError {
     },
     #[error("{endpoint} does not answer")]
     Silent { endpoint: String },
+    #[error("{endpoint} does not come to an end")]
+    Endless { endpoint: String },
 }
 
 /// Asks and passes on what comes, up to the end or the failure. Ends early when nobody receives any more.
 pub(crate) async fn fetch(request: Request, to: mpsc::Sender<Replayed>, metrics: RankMetrics) {
     tokio::time::sleep(delay(request.attempt)).await;
-    let last = match exchange(&request, &to, &metrics).await {
+    let longest = request.patience.saturating_mul(LONGEST_IN_PATIENCES);
+    let exchanged = match timeout(longest, exchange(&request, &to, &metrics)).await {
+        Ok(exchanged) => exchanged,
+        Err(_) => Err(ReplayError::Endless {
+            endpoint: request.endpoint.clone(),
+        }),
+    };
+    let last = match exchanged {
         Ok(()) => {
             metrics.replay("ended");
             Replayed::End

@@ -257,4 +257,6 @@ fn tier(medium: &Medium) -> Result<Tier, &'static str> {
 #[cfg(test)]
 mod captured;
 #[cfg(test)]
+mod salts;
+#[cfg(test)]
 mod tests;

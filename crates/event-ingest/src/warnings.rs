@@ -28,3 +28,23 @@ impl Warnings {
         due
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn of_each_kind_one_is_due_a_minute() {
+        let mut warnings = Warnings::default();
+        let mut due = [0; 2];
+        for _ in 0..180 {
+            for (count, kind) in due.iter_mut().zip(["one_frame", "end_marker"]) {
+                *count += u32::from(warnings.is_due(kind));
+            }
+            advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(due, [3, 3]);
+    }
+}

@@ -22,6 +22,7 @@ pub(crate) const BLOCK: u32 = 4;
 struct Ring {
     messages: VecDeque<(u64, Vec<u8>)>,
     asked: Vec<u64>,
+    endless: bool,
 }
 
 /// One rank of the engine.
@@ -123,6 +124,11 @@ impl Rank {
         self.live.send(message(frames)).await.unwrap();
     }
 
+    /// From now on each replay sends its first message again and again.
+    pub(crate) fn never_end_replays(&self) {
+        self.ring.lock().unwrap().endless = true;
+    }
+
     /// How many messages it has published.
     pub(crate) fn published(&self) -> u64 {
         self.next
@@ -190,12 +196,21 @@ async fn answer(mut router: RouterSocket, ring: Arc<Mutex<Ring>>) {
         let mut frames = request.into_vec();
         let identity = frames.remove(0);
         let from = decode_replay_request(&frames).unwrap();
+        let mut endless;
         let messages: Vec<_> = {
             let mut ring = ring.lock().unwrap();
             ring.asked.push(from.get());
+            endless = ring.endless;
             let wanted = ring.messages.iter().filter(|(seq, _)| from.get() <= *seq);
             wanted.cloned().collect()
         };
+        while endless && let Some((seq, payload)) = messages.first() {
+            let frames = replay_frames(TOPIC, EventSeq::new(*seq), payload.clone());
+            let mut answer = message(&frames);
+            answer.push_front(identity.clone());
+            endless = router.send(answer).await.is_ok();
+            sleep(Duration::from_millis(5)).await;
+        }
         let batches = messages
             .into_iter()
             .map(|(seq, payload)| replay_frames(TOPIC, EventSeq::new(seq), payload));

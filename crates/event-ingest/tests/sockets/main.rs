@@ -5,6 +5,7 @@
 mod endpoints;
 mod engine;
 mod fixture;
+mod frames;
 mod pages;
 mod restarts;
 
@@ -14,15 +15,14 @@ use contracts::rpc::CallError;
 use domain::{
     BlockHash, DpRank, Epoch, EventSeq, HashSeed, KvOp, ResetReason, Target, block_hashes,
 };
-use engine_wire::live_frames;
 
 use engine::{BLOCK, Rank, block};
 use fixture::{Ingest, Switched, batches, eventually, incarnation, numbers, register, worker_id};
 
 /// A ring that keeps everything.
-const ALL: usize = usize::MAX;
+pub(crate) const ALL: usize = usize::MAX;
 
-fn epoch_1(seqs: std::ops::Range<u64>) -> Vec<(u64, u64)> {
+pub(crate) fn epoch_1(seqs: std::ops::Range<u64>) -> Vec<(u64, u64)> {
     seqs.map(|seq| (1, seq)).collect()
 }
 
@@ -105,7 +105,7 @@ async fn lost_messages_are_fetched_and_stand_where_they_belong() {
 }
 
 /// Publishes until a message came by the live socket: from then on nothing is lost by chance.
-async fn hear(ingest: &Ingest, rank: &mut Rank) {
+pub(crate) async fn hear(ingest: &Ingest, rank: &mut Rank) {
     let published = || ingest.events("published") + ingest.events("replayed");
     let before = published();
     rank.publish().await;
@@ -214,37 +214,6 @@ async fn an_ingest_without_its_store_does_not_trust_the_numbers_in_the_log() {
     let log = batches(&bus, 0, 10).await;
     let again: Vec<_> = (0..5).map(|seq| (2, seq)).collect();
     assert_eq!(numbers(&log), [epoch_1(0..5), again].concat());
-    ingest.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn unreadable_messages_are_counted_and_the_stream_goes_on() {
-    let (bus, data) = (Switched::new(), tempfile::tempdir().unwrap());
-    let mut rank = Rank::start(0, ALL).await;
-    register(&bus, 1, vec![rank.endpoint.clone()]).await;
-    let ingest = Ingest::start(&bus, data.path());
-    ingest.ready().await;
-    hear(&ingest, &mut rank).await;
-    let topic = b"kv@m".to_vec();
-    rank.send(&[b"kv@m"]).await;
-    rank.send(&[topic.clone(), vec![0; 8]]).await;
-    rank.send(&[topic.clone(), vec![0; 7], vec![1]]).await;
-    rank.send(&[topic.clone(), vec![0xff; 8], vec![1]]).await;
-    rank.send(&live_frames("kv@m", EventSeq::new(7), vec![0xc1]))
-        .await;
-    rank.publish().await;
-    let count = rank.published();
-    let log = batches(&bus, 0, count as usize).await;
-    assert_eq!(numbers(&log), epoch_1(0..count));
-    for result in [
-        "one_frame",
-        "two_frames",
-        "sequence_length",
-        "end_marker",
-        "reserved_byte",
-    ] {
-        assert_eq!(ingest.events(result), 1, "{result}");
-    }
     ingest.stop().await;
 }
 
