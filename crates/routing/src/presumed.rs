@@ -50,6 +50,11 @@ impl Room {
         let blocks = worker.kv_blocks.unwrap_or(MAX_BLOCKS).min(MAX_BLOCKS);
         Self { blocks, chains }
     }
+
+    /// Whether a new prompt takes the place of the last one, however short both are.
+    pub(crate) const fn is_for_one(self) -> bool {
+        self.chains == 1
+    }
 }
 
 impl Presumed {
@@ -59,6 +64,14 @@ impl Presumed {
         let live = chains.filter(|it| now < it.lease_until);
         let deepest = live.map(|it| shared(&it.blocks, blocks)).max();
         u32::try_from(deepest.unwrap_or(0)).unwrap_or(u32::MAX)
+    }
+
+    /// How many blocks of prompts `target` is presumed to hold.
+    pub(crate) fn blocks(&self, target: &Target, now: Timestamp) -> u32 {
+        let chains = self.targets.get(target).into_iter().flat_map(|it| &it.0);
+        let live = chains.filter(|it| now < it.lease_until);
+        let blocks = live.map(|it| it.blocks.len()).sum::<usize>();
+        u32::try_from(blocks).unwrap_or(u32::MAX)
     }
 
     /// `target` holds these leading blocks of a prompt from now on, in place of what has no room beside them. A

@@ -6,7 +6,7 @@ use domain::{Depths, SequenceHash, Target, TargetState, Timestamp, Tokens};
 use placement::{Barred, Candidate, Held, Reservations};
 
 use crate::fleet::{Fleet, Member, combined};
-use crate::presumed::Presumed;
+use crate::presumed::{Presumed, Room};
 use crate::{Overlap, OverlapView, Request};
 
 /// What a snapshot is taken from.
@@ -83,6 +83,14 @@ impl Sources<'_> {
             false => 0,
         };
         let memory = self.fleet.memory(&target);
+        // Where there is room for one prompt only, this one takes the place of the last.
+        let (resident, capacity) = match Room::of(&member.worker).is_for_one() {
+            true => {
+                let last = self.presumed.blocks(&target, self.now);
+                (block_size.tokens(last), Some(self.request.isl))
+            }
+            false => (memory.resident, member.capacity()),
+        };
         let (requests, foreign) = member.gauge(target.dp_rank, self.now);
         let reserved = self.reservations.count(&target);
         Candidate {
@@ -101,8 +109,8 @@ impl Sources<'_> {
             // A float to integer cast saturates; a mean of tokens is not negative.
             foreign: Tokens::new((f64::from(foreign) * self.mean_miss) as u64),
             active: memory.active.max(requests).max(reserved),
-            resident: memory.resident,
-            capacity: member.capacity(),
+            resident,
+            capacity,
             utilisation: memory.demand_rate(self.now) / member.speed.prefill_rate(),
             prefill_rate: member.speed.prefill_rate(),
             decode_step: member.speed.decode_step(),

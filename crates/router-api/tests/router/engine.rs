@@ -32,6 +32,10 @@ pub(crate) struct Arrival {
 /// An answer under way, chunk by chunk.
 pub(crate) struct Stream(mpsc::Sender<io::Result<Bytes>>);
 
+const PROPS: &str = r#"{"total_slots":2,"default_generation_settings":{"n_ctx":4096},"build_info":"b20000-0fd7ca7"}"#;
+const SLOTS: &str =
+    r#"[{"id":0,"n_ctx":4096,"is_processing":false},{"id":1,"n_ctx":4096,"is_processing":false}]"#;
+
 #[derive(Clone)]
 struct Shared {
     arrivals: mpsc::UnboundedSender<Arrival>,
@@ -40,6 +44,22 @@ struct Shared {
 
 impl Engine {
     pub(crate) async fn start() -> Self {
+        Self::serving(Router::new()).await
+    }
+
+    /// A llama.cpp of two slots of 4,096 tokens.
+    pub(crate) async fn llama_cpp() -> Self {
+        let own = Router::new()
+            .route("/props", get(|| async { PROPS }))
+            .route("/slots", get(|| async { SLOTS }))
+            .route(
+                "/apply-template",
+                post(|| async { r#"{"prompt":"a text"}"# }),
+            );
+        Self::serving(own).await
+    }
+
+    async fn serving(own: Router<Shared>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         // Bounded by what the test sends.
@@ -49,7 +69,7 @@ impl Engine {
             arrivals: sender,
             tokenizer: Arc::clone(&tokenizer),
         };
-        let routes = Router::new()
+        let routes = own
             .route("/health", get(|| async {}))
             .route("/v1/models", get(|| async { r#"{"data":[{"id":"m"}]}"# }))
             .route("/metrics", get(|| async { metrics() }))

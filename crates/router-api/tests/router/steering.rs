@@ -2,7 +2,7 @@
 
 use affinity::Evidence;
 use serde_json::{Value, json};
-use worker_adapter::{HeaderSpaceName, WorkerConfig};
+use worker_adapter::{EngineName, HeaderSpaceName, WorkerConfig};
 
 use crate::client::Answer;
 use crate::dispatch::RAN;
@@ -154,6 +154,45 @@ async fn without_events_a_conversation_keeps_its_rank_and_its_overlap_is_correct
         let lost = decision["waterfall"]["lost"]["sum"].as_i64().unwrap();
         assert_eq!(lost, i64::from(tokens - found / 4 * 4));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_slots_of_a_llama_cpp_are_ranks_that_hold_their_last_prompt() {
+    let mut engine = Engine::llama_cpp().await;
+    let worker = WorkerConfig {
+        engine: Some(EngineName::LlamaCpp),
+        kv_events: None,
+        ..workers(&[&engine.url]).swap_remove(0)
+    };
+    let world = World::of(config(), vec![worker]).await;
+    let chat =
+        json!({"model": "m", "messages": [{"role": "user", "content": "hello"}]}).to_string();
+    let mut turn = async |conversation: &str, first: u32, blocks: u32| {
+        // Blocks of 32 tokens, as nothing else is set.
+        let tokens: Vec<u32> = (first..first + 32 * blocks + 1).collect();
+        let prompt = u32::try_from(tokens.len()).unwrap();
+        engine.tokenise_to(Some(tokens));
+        let engine_side = async {
+            let arrival = engine.next().await;
+            let body: Value = serde_json::from_slice(&arrival.body).unwrap();
+            arrival.answer(200, usage(prompt, 0));
+            body["id_slot"].as_u64().unwrap()
+        };
+        let headers = [("x-rankway-conversation", conversation)];
+        let client = world.client.post("/v1/chat/completions", &headers, &chat);
+        let (answer, slot) = tokio::join!(client, engine_side);
+        assert_eq!(answer.header("x-rankway-degraded"), Some("no_events"));
+        let rank = answer.header("x-rankway-dp-rank").unwrap();
+        assert_eq!(rank, slot.to_string());
+        let overlap = answer.header("x-rankway-overlap-tokens").unwrap();
+        (slot, overlap.parse::<u32>().unwrap())
+    };
+    let (slot, overlap) = turn("a", 0, 20).await;
+    assert_eq!(overlap, 0);
+    let (other, _) = turn("b", 5_000, 20).await;
+    assert_ne!(other, slot, "a slot in use costs its prompt");
+    assert_eq!(turn("a", 0, 30).await, (slot, 640));
+    assert_eq!(turn("b", 5_000, 30).await, (other, 640));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -264,6 +264,27 @@ fn a_conversation_without_events_comes_back_to_where_its_prompt_was_sent() {
 }
 
 #[test]
+fn a_slot_that_holds_a_prompt_is_dearer_than_one_that_does_not() {
+    let mut world = eventless(EngineKind::LlamaCpp);
+    let mut homes = Vec::new();
+    for turn in 1..4 {
+        for name in 0..4 {
+            let request = world.request(&content(name, turn * 4));
+            let decision = world.decide(&request, None).unwrap();
+            let at = decision.target().unwrap().clone();
+            if turn == 1 {
+                assert!(!homes.contains(&at), "{name}");
+                homes.push(at);
+            } else {
+                assert_eq!(homes[name as usize], at, "{name}");
+            }
+            world.router.first_token(request.id, world.now);
+            world.router.finish(request.id, &served(), world.now);
+        }
+    }
+}
+
+#[test]
 fn a_binding_is_not_given_up_for_what_no_event_could_have_shown() {
     let mut world = eventless(EngineKind::Vllm);
     world.router.set_worker(worker("w2", 1));
