@@ -12,8 +12,34 @@ pub struct Answer {
     pub(crate) bits: Vec<u64>,
     pub(crate) words: usize,
     pub(crate) known: u32,
-    /// The state of the targets that the slots mean.
+    /// The version of the targets that the slots mean.
     pub(crate) targets_version: u64,
+    pub(crate) walk: Walk,
+}
+
+/// Where a lookup stands.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Walk {
+    /// Slots that hold every block so far in GPU memory.
+    pub(crate) alive: Vec<u64>,
+    /// Those of them that hold the run being looked at too, and those that hold any of it.
+    pub(crate) next: Vec<u64>,
+    pub(crate) seen: Vec<u64>,
+    /// Slots that hold every block so far, but not all in GPU memory.
+    pub(crate) slower: Vec<Slower>,
+    /// The runs looked at, and the versions they had.
+    pub(crate) visited: Vec<(u32, u64)>,
+    /// The runs on the way to a block, and how many blocks of each, from the last run to the first.
+    pub(crate) way: Vec<(u32, u32)>,
+}
+
+/// A slot whose run in GPU memory has ended and goes on through slower tiers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slower {
+    pub(crate) slot: u32,
+    pub(crate) gpu: u32,
+    /// Where its run in GPU or host memory has ended, if it has.
+    pub(crate) host: Option<u32>,
 }
 
 impl Answer {
@@ -37,5 +63,66 @@ impl Answer {
     /// The deepest group's depth in any tier.
     pub fn best(&self) -> u32 {
         self.groups.iter().map(|it| it.disk).max().unwrap_or(0)
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.groups.clear();
+        self.bits.clear();
+        self.known = 0;
+        self.walk.slower.clear();
+        self.walk.visited.clear();
+    }
+
+    /// Answers the slots that hold all that is known.
+    pub(crate) fn finish(&mut self) {
+        let alive = std::mem::take(&mut self.walk.alive);
+        if 0 < self.known && alive.iter().any(|it| *it != 0) {
+            self.group(everywhere(self.known)).copy_from_slice(&alive);
+        }
+        self.walk.alive = alive;
+        let slower = std::mem::take(&mut self.walk.slower);
+        for it in &slower {
+            let depths = Depths {
+                gpu: it.gpu,
+                host: it.host.unwrap_or(self.known),
+                disk: self.known,
+            };
+            self.add(depths, it.slot);
+        }
+        self.walk.slower = slower;
+    }
+
+    /// A new group, which has no slots yet.
+    #[inline]
+    pub(crate) fn group(&mut self, depths: Depths) -> &mut [u64] {
+        self.groups.push(depths);
+        let from = self.bits.len();
+        self.bits.resize(from + self.words, 0);
+        &mut self.bits[from..]
+    }
+
+    /// Adds a slot that holds so much, to the last group if that holds as much.
+    #[inline]
+    pub(crate) fn add(&mut self, depths: Depths, slot: u32) {
+        if depths.disk == 0 {
+            return;
+        }
+        let (word, bit) = (slot as usize / 64, 1 << (slot % 64));
+        if self.groups.last() == Some(&depths) {
+            let from = self.bits.len() - self.words;
+            self.bits[from + word] |= bit;
+        } else {
+            self.group(depths)[word] |= bit;
+        }
+    }
+}
+
+/// So deep in every tier.
+#[inline]
+pub(crate) const fn everywhere(depth: u32) -> Depths {
+    Depths {
+        gpu: depth,
+        host: depth,
+        disk: depth,
     }
 }

@@ -1,128 +1,479 @@
-//! Sets of dense target slots, and the holders of one block by tier.
+//! Who holds what of a run, as the writer reads and changes it.
 
-use domain::Tier;
+use std::ops::Range;
 
-/// How many tiers there are.
-pub(crate) const TIERS: usize = 3;
+use crate::arena::{Arena, Line, Space, WORDS, rounded, set_word, word};
+use crate::forest::Forest;
+use crate::run::{Entry, INLINE, LIST, Part, Tiers, VERSION, View, WHOLE};
+use crate::sync::{begin_write, end_write};
 
-/// The tiers, fastest first.
-pub(crate) const ALL_TIERS: [Tier; TIERS] = [Tier::Gpu, Tier::Host, Tier::Disk];
+/// As many slots with the same prefix as are worth a set.
+const WORTH_A_SET: usize = 3;
 
-/// A tier's place in an array of [`TIERS`].
-pub(crate) const fn place(tier: Tier) -> usize {
-    match tier {
-        Tier::Gpu => 0,
-        Tier::Host => 1,
-        Tier::Disk => 2,
-    }
+/// What one slot holds of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Hold {
+    Nothing,
+    /// The first blocks, in GPU memory: so many, or [`WHOLE`].
+    Prefix(u32),
+    /// Anything else, ascending, not empty.
+    Parts(Vec<Part>),
 }
 
-/// The dense number of a target while it is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Slot(pub(crate) u32);
-
-impl Slot {
-    const fn word(self) -> usize {
-        self.0 as usize / 64
-    }
-
-    const fn bit(self) -> u64 {
-        1 << (self.0 % 64)
-    }
-}
-
-/// A set of slots. The first 64 need no memory of their own.
-#[derive(Clone, Debug)]
-pub(crate) enum SlotSet {
-    /// Slots below 64.
-    Word(u64),
-    /// One bit a slot.
-    Words(Box<[u64]>),
-}
-
-impl Default for SlotSet {
-    fn default() -> Self {
-        Self::Word(0)
-    }
-}
-
-impl SlotSet {
-    pub(crate) fn words(&self) -> &[u64] {
-        match self {
-            Self::Word(word) => std::slice::from_ref(word),
-            Self::Words(words) => words,
-        }
-    }
-
-    /// The word at `index`; beyond the end there is nothing.
-    pub(crate) fn word(&self, index: usize) -> u64 {
-        self.words().get(index).copied().unwrap_or(0)
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.words().iter().all(|word| *word == 0)
-    }
-
-    pub(crate) fn contains(&self, slot: Slot) -> bool {
-        self.word(slot.word()) & slot.bit() != 0
-    }
-
-    pub(crate) fn insert(&mut self, slot: Slot) {
-        let index = slot.word();
-        if self.words().len() <= index {
-            let mut longer = self.words().to_vec();
-            longer.resize(index + 1, 0);
-            *self = Self::Words(longer.into_boxed_slice());
-        }
-        self.words_mut()[index] |= slot.bit();
-    }
-
-    pub(crate) fn remove(&mut self, slot: Slot) {
-        if let Some(word) = self.words_mut().get_mut(slot.word()) {
-            *word &= !slot.bit();
-        }
-    }
-
-    fn words_mut(&mut self) -> &mut [u64] {
-        match self {
-            Self::Word(word) => std::slice::from_mut(word),
-            Self::Words(words) => words,
-        }
-    }
-}
-
-/// Who holds one block, tier by tier.
+/// A run's entries while they are changed.
 #[derive(Debug, Default)]
-pub(crate) struct Holders {
-    tiers: [SlotSet; TIERS],
+pub(crate) struct List {
+    prefixes: Vec<Entry>,
+    parts: Vec<Part>,
 }
 
-impl Holders {
-    pub(crate) fn in_tier(&self, tier: Tier) -> &SlotSet {
-        &self.tiers[place(tier)]
+/// What [`Forest::cover`] found and left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Covered {
+    /// Blocks of the range that the slot held before, in any tier.
+    pub(crate) held: u32,
+    /// Whether it held any of the run before, and holds any now.
+    pub(crate) had_any: bool,
+    pub(crate) has_any: bool,
+}
+
+/// How far some slots' holds of a run reach.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reach {
+    /// One of them holds so many of the first blocks.
+    pub(crate) cut: usize,
+    /// Whether one of them holds parts.
+    pub(crate) parts: bool,
+}
+
+impl Forest {
+    /// What `slot` holds of the run that `view` shows.
+    pub(crate) fn hold_of(&self, view: &View, slot: u32) -> Hold {
+        let arena = &self.board.lines;
+        let entries = view.entries(arena).expect("the writer's own");
+        for index in 0..view.prefixes {
+            match entries.get(index) {
+                Entry::One { cut, slot: one } if one == slot => return Hold::Prefix(cut),
+                Entry::Many { cut, words, line } if has(arena, (line, words), slot) => {
+                    return Hold::Prefix(cut);
+                }
+                _ => {}
+            }
+        }
+        let mut own = Vec::new();
+        for index in view.prefixes..view.prefixes + view.parts {
+            match entries.get(index) {
+                Entry::Part(part) if part.slot == slot => own.push(part),
+                _ => {}
+            }
+        }
+        if own.is_empty() {
+            return Hold::Nothing;
+        }
+        Hold::Parts(own)
     }
 
-    pub(crate) fn holds_in(&self, slot: Slot, tier: Tier) -> bool {
-        self.in_tier(tier).contains(slot)
+    /// The tiers in which `slot` has the block at `offset`.
+    pub(crate) fn tiers_of(&self, view: &View, slot: u32, offset: usize) -> Tiers {
+        match self.hold_of(view, slot) {
+            Hold::Nothing => Tiers::NONE,
+            Hold::Prefix(cut) if offset < cut as usize => Tiers::GPU,
+            Hold::Prefix(_) => Tiers::NONE,
+            Hold::Parts(parts) => {
+                let part = parts
+                    .iter()
+                    .find(|it| it.range().contains(&(offset as u32)));
+                part.map_or(Tiers::NONE, |it| it.tiers)
+            }
+        }
     }
 
-    pub(crate) fn holds(&self, slot: Slot) -> bool {
-        self.tiers.iter().any(|tier| tier.contains(slot))
+    /// Makes `slot` hold `range` of `run` in exactly `tiers`.
+    pub(crate) fn cover(
+        &mut self,
+        run: u32,
+        slot: u32,
+        range: Range<usize>,
+        tiers: Tiers,
+    ) -> Covered {
+        let view = self.view(run);
+        let (from, to) = (range.start as u32, range.end as u32);
+        let len = view.len as u32;
+        let hold = self.hold_of(&view, slot);
+        let prefix_of = |cut: u32| match cut {
+            0 => Hold::Nothing,
+            cut if cut == len => Hold::Prefix(WHOLE),
+            cut => Hold::Prefix(cut),
+        };
+        let (held, new) = match hold {
+            Hold::Nothing if tiers == Tiers::NONE => (0, Hold::Nothing),
+            Hold::Nothing if tiers == Tiers::GPU && from == 0 => (0, prefix_of(to)),
+            Hold::Prefix(cut) if tiers == Tiers::GPU && from <= cut.min(len) => {
+                let cut = cut.min(len);
+                (cut.min(to) - from, prefix_of(cut.max(to)))
+            }
+            Hold::Prefix(cut) if tiers == Tiers::NONE && cut.min(len) <= to => {
+                let cut = cut.min(len);
+                (cut.saturating_sub(from), prefix_of(cut.min(from)))
+            }
+            ref hold => {
+                let parts = as_parts(hold, slot, len);
+                let held = parts.iter().map(|it| it.shared_with(from, to)).sum();
+                (held, as_hold(with(parts, slot, from..to, tiers), len))
+            }
+        };
+        let covered = Covered {
+            held,
+            had_any: hold != Hold::Nothing,
+            has_any: new != Hold::Nothing,
+        };
+        if hold != new {
+            self.set_hold(run, slot, new);
+        }
+        covered
     }
 
-    pub(crate) fn insert(&mut self, slot: Slot, tier: Tier) {
-        self.tiers[place(tier)].insert(slot);
+    /// Makes `slot` hold exactly `hold` of `run`.
+    pub(crate) fn set_hold(&mut self, run: u32, slot: u32, hold: Hold) {
+        let board = self.board.clone();
+        let header = &board.runs.own(run, 1)[0];
+        let mut view = View::read(header);
+        let mut list = std::mem::take(&mut self.list);
+        list.load(&view, &board.lines);
+        begin_write(header.atomic(VERSION));
+        list.take_out(&board.lines, &mut self.lines, slot);
+        match hold {
+            Hold::Nothing => {}
+            Hold::Prefix(cut) => list.put_in(&board.lines, &mut self.lines, slot, cut),
+            Hold::Parts(parts) => {
+                let at = list.parts.partition_point(|it| it.slot < slot);
+                list.parts.splice(at..at, parts);
+            }
+        }
+        list.store(&mut view, header, &board.lines, &mut self.lines);
+        end_write(header.atomic(VERSION));
+        self.list = list;
     }
 
-    pub(crate) fn remove(&mut self, slot: Slot, tier: Tier) {
-        self.tiers[place(tier)].remove(slot);
+    /// How many blocks of the run that `view` shows lie before the end of what anybody holds.
+    pub(crate) fn held_to(&self, view: &View) -> usize {
+        let entries = view.entries(&self.board.lines).expect("the writer's own");
+        let mut end = match (view.prefixes, entries) {
+            (0, _) => 0,
+            _ => cut_of(entries.get(0)) as usize,
+        };
+        for index in view.prefixes..view.prefixes + view.parts {
+            if let Entry::Part(part) = entries.get(index) {
+                end = end.max(part.end as usize);
+            }
+        }
+        end.min(view.len)
     }
 
-    pub(crate) fn remove_all(&mut self, slot: Slot) {
-        self.tiers.iter_mut().for_each(|tier| tier.remove(slot));
+    /// How far those of `slots`, a bit set, but for `except` reach.
+    pub(crate) fn reach(&self, view: &View, slots: &[u64], except: u32) -> Reach {
+        let arena = &self.board.lines;
+        let entries = view.entries(arena).expect("the writer's own");
+        let counts = |slot: u32| slot != except && is_in(slots, slot);
+        let mut reach = Reach {
+            cut: 0,
+            parts: false,
+        };
+        for index in 0..view.prefixes {
+            let any = match entries.get(index) {
+                Entry::One { slot, .. } => counts(slot),
+                Entry::Many { words, line, .. } => {
+                    let lines = set_lines(arena, (line, words));
+                    (0..words as usize).any(|index| {
+                        let mut bits = word(lines, index) & slots.get(index).copied().unwrap_or(0);
+                        if except as usize / 64 == index {
+                            bits &= !(1 << (except % 64));
+                        }
+                        bits != 0
+                    })
+                }
+                Entry::Part(_) => false,
+            };
+            if any {
+                reach.cut = view.len.min(cut_of(entries.get(index)) as usize);
+                break;
+            }
+        }
+        reach.parts = (view.prefixes..view.prefixes + view.parts)
+            .any(|index| matches!(entries.get(index), Entry::Part(part) if counts(part.slot)));
+        reach
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.tiers.iter().all(SlotSet::is_empty)
+    /// Those of `runs` that `slot` holds something of, once each.
+    pub(crate) fn held_by(&self, slot: u32, mut runs: Vec<u32>) -> Vec<u32> {
+        runs.sort_unstable();
+        runs.dedup();
+        runs.retain(|run| self.hold_of(&self.view(*run), slot) != Hold::Nothing);
+        runs
     }
+
+    /// Whether one of `slots` but for `except` holds `offset` as one of its parts.
+    pub(crate) fn is_part_of(
+        &self,
+        view: &View,
+        slots: &[u64],
+        except: u32,
+        offset: usize,
+    ) -> bool {
+        let entries = view.entries(&self.board.lines).expect("the writer's own");
+        (view.prefixes..view.prefixes + view.parts).any(|index| match entries.get(index) {
+            Entry::Part(part) => {
+                part.slot != except
+                    && is_in(slots, part.slot)
+                    && part.range().contains(&(offset as u32))
+            }
+            _ => false,
+        })
+    }
+
+    /// Whether anybody but `slot` holds all of the run that `view` shows, however it grows.
+    pub(crate) fn others_hold_all(&self, view: &View, slot: u32) -> bool {
+        let arena = &self.board.lines;
+        let entries = view.entries(arena).expect("the writer's own");
+        (0..view.prefixes).any(|index| match entries.get(index) {
+            Entry::One { cut, slot: one } => cut == WHOLE && one != slot,
+            Entry::Many { cut, words, line } => {
+                let lines = set_lines(arena, (line, words));
+                let set = (0..words as usize).map(|index| word(lines, index));
+                let count: u32 = set.map(u64::count_ones).sum();
+                cut == WHOLE && u32::from(has(arena, (line, words), slot)) < count
+            }
+            Entry::Part(_) => false,
+        })
+    }
+}
+
+impl Part {
+    pub(crate) const fn range(&self) -> Range<u32> {
+        self.start..self.end
+    }
+
+    /// How many of its blocks lie from `from` to before `to`.
+    fn shared_with(self, from: u32, to: u32) -> u32 {
+        self.end.min(to).saturating_sub(self.start.max(from))
+    }
+}
+
+impl List {
+    fn load(&mut self, view: &View, arena: &Arena) {
+        let entries = view.entries(arena).expect("the writer's own");
+        self.prefixes.clear();
+        self.parts.clear();
+        for index in 0..view.prefixes + view.parts {
+            match entries.get(index) {
+                Entry::Part(part) => self.parts.push(part),
+                prefix => self.prefixes.push(prefix),
+            }
+        }
+    }
+
+    fn take_out(&mut self, arena: &Arena, space: &mut Space, slot: u32) {
+        self.parts.retain(|it| it.slot != slot);
+        let at = self.prefixes.iter().position(|entry| match *entry {
+            Entry::One { slot: one, .. } => one == slot,
+            Entry::Many { words, line, .. } => has(arena, (line, words), slot),
+            Entry::Part(_) => false,
+        });
+        let Some(at) = at else {
+            return;
+        };
+        if let Entry::Many { words, line, .. } = self.prefixes[at] {
+            let lines = set_lines(arena, (line, words));
+            let index = slot as usize / 64;
+            set_word(lines, index, word(lines, index) & !(1 << (slot % 64)));
+            if (0..words as usize).any(|index| word(lines, index) != 0) {
+                return;
+            }
+            space.give(line, lines.len());
+        }
+        self.prefixes.remove(at);
+    }
+
+    fn put_in(&mut self, arena: &Arena, space: &mut Space, slot: u32, cut: u32) {
+        let at = self.prefixes.partition_point(|it| cut < cut_of(*it));
+        let same = self.prefixes[at..]
+            .iter()
+            .take_while(|it| cut_of(**it) == cut);
+        let same = at..at + same.count();
+        let set = same
+            .clone()
+            .find(|at| matches!(self.prefixes[*at], Entry::Many { .. }));
+        if let Some(at) = set {
+            let Entry::Many { words, line, .. } = self.prefixes[at] else {
+                unreachable!("it was just found to be a set");
+            };
+            let (line, words) = add(arena, space, (line, words), slot);
+            self.prefixes[at] = Entry::Many { cut, words, line };
+        } else if same.len() + 1 < WORTH_A_SET {
+            self.prefixes.insert(at, Entry::One { cut, slot });
+        } else {
+            let mut set = add(arena, space, (0, 0), slot);
+            for entry in self.prefixes.drain(same) {
+                if let Entry::One { slot, .. } = entry {
+                    set = add(arena, space, set, slot);
+                }
+            }
+            let (line, words) = set;
+            self.prefixes.insert(at, Entry::Many { cut, words, line });
+        }
+    }
+
+    fn store(&self, view: &mut View, header: &Line, arena: &Arena, space: &mut Space) {
+        let count = self.prefixes.len() + self.parts.len();
+        let needed = match count {
+            0..=INLINE => 0,
+            _ => rounded(count.div_ceil(WORDS)),
+        };
+        if needed != view.list_lines
+            && (view.list_lines < needed || needed * 2 < view.list_lines || needed == 0)
+        {
+            if view.list_lines != 0 {
+                space.give(view.list, view.list_lines);
+            }
+            view.list = if needed == 0 {
+                0
+            } else {
+                space.take(arena, needed)
+            };
+            view.list_lines = needed;
+        }
+        let prefixes = self.prefixes.iter().map(|it| it.bits());
+        let all = prefixes.chain(self.parts.iter().map(|it| Entry::Part(*it).bits()));
+        if needed == 0 {
+            all.enumerate()
+                .for_each(|(index, bits)| header.set(LIST + index, bits));
+        } else {
+            let lines = arena.own(view.list, view.list_lines);
+            all.enumerate()
+                .for_each(|(index, bits)| set_word(lines, index, bits));
+        }
+        view.prefixes = self.prefixes.len();
+        view.parts = self.parts.len();
+        view.write_lists(header);
+    }
+}
+
+fn cut_of(entry: Entry) -> u32 {
+    match entry {
+        Entry::One { cut, .. } | Entry::Many { cut, .. } => cut,
+        Entry::Part(part) => part.end,
+    }
+}
+
+fn as_parts(hold: &Hold, slot: u32, len: u32) -> Vec<Part> {
+    match hold {
+        Hold::Nothing => Vec::new(),
+        Hold::Prefix(cut) => vec![Part {
+            slot,
+            start: 0,
+            end: len.min(*cut),
+            tiers: Tiers::GPU,
+        }],
+        Hold::Parts(parts) => parts.clone(),
+    }
+}
+
+fn as_hold(parts: Vec<Part>, len: u32) -> Hold {
+    match parts[..] {
+        [] => Hold::Nothing,
+        [
+            Part {
+                start: 0,
+                end,
+                tiers: Tiers::GPU,
+                ..
+            },
+        ] if end == len => Hold::Prefix(WHOLE),
+        [
+            Part {
+                start: 0,
+                end,
+                tiers: Tiers::GPU,
+                ..
+            },
+        ] => Hold::Prefix(end),
+        _ => Hold::Parts(parts),
+    }
+}
+
+/// `parts` with `range` in exactly `tiers`.
+fn with(parts: Vec<Part>, slot: u32, range: Range<u32>, tiers: Tiers) -> Vec<Part> {
+    let mut pieces = Vec::with_capacity(parts.len() + 2);
+    for part in parts {
+        let before = part.start..part.end.min(range.start);
+        let after = part.start.max(range.end)..part.end;
+        for Range { start, end } in [before, after] {
+            if start < end {
+                pieces.push(Part { start, end, ..part });
+            }
+        }
+    }
+    if tiers != Tiers::NONE && !range.is_empty() {
+        let (start, end) = (range.start, range.end);
+        let at = pieces.partition_point(|it: &Part| it.start < start);
+        pieces.insert(
+            at,
+            Part {
+                slot,
+                start,
+                end,
+                tiers,
+            },
+        );
+    }
+    pieces.dedup_by(|next, last| {
+        let joins = last.end == next.start && last.tiers == next.tiers;
+        if joins {
+            last.end = next.end;
+        }
+        joins
+    });
+    pieces
+}
+
+fn set_lines(arena: &Arena, (line, words): (u32, u32)) -> &[Line] {
+    arena.own(line, (words as usize).div_ceil(WORDS))
+}
+
+/// Whether the set at `line` of `words` words has `slot`.
+fn has(arena: &Arena, set: (u32, u32), slot: u32) -> bool {
+    slot / 64 < set.1 && word(set_lines(arena, set), slot as usize / 64) >> (slot % 64) & 1 == 1
+}
+
+/// Adds `slot` to a set of whole lines, which moves if it has no room. No lines are an empty set.
+fn add(arena: &Arena, space: &mut Space, set: (u32, u32), slot: u32) -> (u32, u32) {
+    let (mut line, mut words) = set;
+    if words <= slot / 64 {
+        let old = set_lines(arena, set);
+        let lines = (slot as usize / 64 + 1).div_ceil(WORDS);
+        let new = space.take(arena, lines);
+        let into = arena.own(new, lines);
+        for index in 0..lines * WORDS {
+            let kept = if index < words as usize {
+                word(old, index)
+            } else {
+                0
+            };
+            set_word(into, index, kept);
+        }
+        if words != 0 {
+            space.give(line, old.len());
+        }
+        (line, words) = (new, (lines * WORDS) as u32);
+    }
+    let lines = set_lines(arena, (line, words));
+    let index = slot as usize / 64;
+    set_word(lines, index, word(lines, index) | 1 << (slot % 64));
+    (line, words)
+}
+
+/// Whether a bit set has `slot`.
+pub(crate) fn is_in(set: &[u64], slot: u32) -> bool {
+    set.get(slot as usize / 64)
+        .is_some_and(|it| it >> (slot % 64) & 1 == 1)
 }

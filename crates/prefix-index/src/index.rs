@@ -1,16 +1,19 @@
 //! The index itself: applying events, fencing incarnations, letting go of targets.
 
-use std::collections::hash_map::IntoValues;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::AddAssign;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::PoisonError;
 
-use domain::{DpRank, EngineHash, Epoch, KvOp, StoredBlocks, Target, Tier, WorkerId};
+use domain::{EngineHash, Epoch, KvOp, Namespace, StoredBlocks, Target, Tier, WorkerId};
 
-use crate::Reader;
-use crate::holders::{Slot, SlotSet};
-use crate::namespaces::{Block, Namespaces};
-use crate::rank::{Name, Named, Rank, Stored, extend};
+use crate::board::Directory;
+use crate::forest::Forest;
+use crate::hashing::Folding;
+use crate::holders::Hold;
+use crate::rank::Rank;
+use crate::sync::{Ordering, begin_write, end_write};
+use crate::work::{Chain, Under, Work, name_of};
+use crate::{Overlap, Reader, Request};
 
 /// How many blocks of targets let go are swept with each operation, and with each block of it. More than one
 /// a block, so that the rest cannot grow for ever.
@@ -22,26 +25,33 @@ const SWEPT_PER_BLOCK: usize = 2;
 /// A block stays with a target until the last copy of it goes, counted per tier, group and engine hash.
 /// An engine hash that comes to stand for other content, or for another namespace, gives up its old
 /// meaning with all its copies: the engine has only one block under that name.
+///
+/// This is the writer's side. [`Reader`]s look up meanwhile, and see every change of a run as a whole.
 #[derive(Debug)]
 pub struct PrefixIndex {
-    pub(crate) namespaces: Namespaces,
-    pub(crate) ranks: BTreeMap<Target, Rank>,
-    /// The slots of `ranks`.
-    pub(crate) live: SlotSet,
-    /// Slots given out so far.
-    pub(crate) slots: u32,
-    free: Vec<Slot>,
+    pub(crate) forest: Forest,
+    pub(crate) ranks: HashMap<Target, Rank, Folding>,
+    slots: Slots,
     retired: VecDeque<Retired>,
     fences: BTreeMap<WorkerId, Epoch>,
-    /// What readers see.
-    shadow: Option<Arc<RwLock<PrefixIndex>>>,
+    chain: Chain,
+    reader: Reader,
 }
 
-/// A slot that no target has any more, whose bits are still to be swept out of the blocks.
+/// The slots of targets.
+#[derive(Debug, Default)]
+struct Slots {
+    /// Given out so far.
+    count: u32,
+    free: Vec<u32>,
+}
+
+/// A slot that no target has any more, and that still stands in some runs.
 #[derive(Debug)]
 struct Retired {
-    slot: Slot,
-    names: IntoValues<Name, Named>,
+    slot: u32,
+    domain: Option<u32>,
+    runs: Vec<u32>,
 }
 
 /// How complete what a target claims is.
@@ -64,8 +74,8 @@ pub struct Applied {
     pub stored: u64,
     /// Further copies.
     pub duplicates: u64,
-    /// Stored blocks left out, because the target has no such parent in that namespace. They make the
-    /// target's claims partial.
+    /// Stored blocks left out, because the target has no such parent in that namespace, or because the index
+    /// has no more room. They make the target's claims partial.
     pub orphans: u64,
     /// Engine hashes that gave up an older meaning.
     pub renamed: u64,
@@ -105,63 +115,39 @@ pub struct RankSummary {
 pub struct Size {
     /// Targets known.
     pub targets: usize,
-    /// Namespaces in which some target holds a block.
+    /// Namespaces that have blocks.
     pub namespaces: usize,
-    /// Distinct blocks that some target holds, or whose sweep is outstanding.
+    /// Distinct blocks that are held, or lie before a held one of their chain, or wait to be swept.
     pub blocks: usize,
-    /// Engine hashes of targets let go that are still to be swept.
+    /// Runs of blocks of targets let go that are still to be swept.
     pub unswept: usize,
 }
 
 impl PrefixIndex {
-    /// An empty index. Of the blocks that nobody holds any more, it remembers `departed_bound`.
+    /// An empty index. Of the blocks that nobody holds any more, it remembers about `departed_bound`.
     pub fn new(departed_bound: usize) -> Self {
+        let forest = Forest::new(departed_bound);
         Self {
-            namespaces: Namespaces::new(departed_bound),
-            ranks: BTreeMap::new(),
-            live: SlotSet::default(),
-            slots: 0,
-            free: Vec::new(),
+            reader: Reader::new(forest.board.clone()),
+            ranks: HashMap::with_hasher(Folding::new()),
+            slots: Slots::default(),
             retired: VecDeque::new(),
             fences: BTreeMap::new(),
-            shadow: None,
-        }
-        .with_shadow(departed_bound)
-    }
-
-    fn with_shadow(mut self, departed_bound: usize) -> Self {
-        let shadow = Self {
-            namespaces: Namespaces::new(departed_bound),
-            ranks: BTreeMap::new(),
-            live: SlotSet::default(),
-            slots: 0,
-            free: Vec::new(),
-            retired: VecDeque::new(),
-            fences: BTreeMap::new(),
-            shadow: None,
-        };
-        self.shadow = Some(Arc::new(RwLock::new(shadow)));
-        self
-    }
-
-    pub(crate) fn in_shadow(&self, act: impl FnOnce(&mut Self)) {
-        if let Some(shadow) = &self.shadow {
-            act(&mut shadow.write().unwrap_or_else(PoisonError::into_inner));
+            chain: Chain::default(),
+            forest,
         }
     }
 
     /// One more reader.
     pub fn reader(&self) -> Reader {
-        Reader::new(self.shadow.clone().expect("the index itself has one"))
+        self.reader.clone()
     }
 
     /// Applies one operation of `target`, which becomes known by it. Only an op of a fenced incarnation is
     /// refused; an unknown block is counted and stops nothing.
     pub fn apply(&mut self, target: &Target, op: &KvOp) -> Result<Applied, Fenced> {
+        self.forest.board.let_readers_go_first();
         self.admit(target)?;
-        self.in_shadow(|it| {
-            it.apply(target, op).ok();
-        });
         let applied = match op {
             KvOp::Stored(stored) => self.store(target, stored),
             KvOp::Retiered {
@@ -169,44 +155,51 @@ impl PrefixIndex {
                 engine_hashes,
                 from,
                 to,
-            } => self.retier(target, *group, engine_hashes, (*from, *to)),
+            } => {
+                let (retiered, unknown) =
+                    self.take(target, *group, engine_hashes, (*from, Some(*to)));
+                Applied {
+                    retiered,
+                    unknown,
+                    ..Applied::default()
+                }
+            }
             KvOp::Removed {
                 group,
                 engine_hashes,
                 tier,
-            } => self.remove(target, *group, engine_hashes, *tier),
+            } => {
+                let (removed, unknown) = self.take(target, *group, engine_hashes, (*tier, None));
+                Applied {
+                    removed,
+                    unknown,
+                    ..Applied::default()
+                }
+            }
             KvOp::Cleared => self.clear(target, Claims::Complete),
             KvOp::Reset { .. } => self.clear(target, Claims::Partial { announced: 0 }),
         };
-        let blocks = usize::try_from(applied.stored + applied.duplicates).unwrap_or(usize::MAX);
-        self.sweep(blocks.saturating_mul(SWEPT_PER_BLOCK) + SWEPT_PER_OP);
+        if !self.retired.is_empty() {
+            let blocks = usize::try_from(applied.stored + applied.duplicates).unwrap_or(usize::MAX);
+            self.sweep(blocks.saturating_mul(SWEPT_PER_BLOCK) + SWEPT_PER_OP);
+        }
         Ok(applied)
     }
 
     /// Ends the incarnations of `worker` below `epoch`: their targets vanish at once, and what comes of
     /// them later is refused. Answers the targets that vanished. A fence never moves down.
     pub fn fence(&mut self, worker: &WorkerId, epoch: Epoch) -> Vec<Target> {
-        self.in_shadow(|it| {
-            it.fence(worker, epoch);
-        });
         let fence = self.fences.entry(worker.clone()).or_insert(epoch);
         *fence = (*fence).max(epoch);
-        let first = Target {
-            worker: worker.clone(),
-            epoch: Epoch::new(0),
-            dp_rank: DpRank::new(0),
-        };
-        let end = Target {
-            epoch: *fence,
-            ..first.clone()
-        };
-        let fenced: Vec<Target> = self
-            .ranks
-            .range(first..end)
-            .map(|it| it.0.clone())
-            .collect();
-        fenced.iter().for_each(|target| self.forget(target));
-        fenced
+        let fence = *fence;
+        let known = self.ranks.keys();
+        let ended = known.filter(|it| it.worker == *worker && it.epoch < fence);
+        let mut ended: Vec<Target> = ended.cloned().collect();
+        ended.sort_unstable();
+        let ranks = ended.iter().filter_map(|it| self.ranks.remove(it));
+        let ranks: Vec<Rank> = ranks.collect();
+        self.retire(ranks);
+        ended
     }
 
     /// The lowest epoch of `worker` that is heard; none if it was never fenced.
@@ -221,13 +214,8 @@ impl PrefixIndex {
 
     /// Lets go of `target` as if it had never spoken. Its blocks leave the answers at once.
     pub fn forget(&mut self, target: &Target) {
-        self.in_shadow(|it| it.forget(target));
         if let Some(rank) = self.ranks.remove(target) {
-            self.live.remove(rank.slot);
-            self.retired.push_back(Retired {
-                slot: rank.slot,
-                names: rank.into_names(),
-            });
+            self.retire(vec![rank]);
         }
     }
 
@@ -238,60 +226,98 @@ impl PrefixIndex {
         }
     }
 
-    /// One target at a glance.
-    pub fn rank(&self, target: &Target) -> Option<RankSummary> {
-        let rank = self.ranks.get(target)?;
-        Some(summary(target, rank))
-    }
-
     /// How complete what `target` claims is.
     pub fn claims(&self, target: &Target) -> Option<Claims> {
         self.ranks.get(target).map(|rank| rank.claims)
     }
 
-    /// Every target, in ascending order.
-    pub fn ranks(&self) -> impl Iterator<Item = RankSummary> {
-        self.ranks
-            .iter()
-            .map(|(target, rank)| summary(target, rank))
+    /// Distinct blocks of `target` in any tier.
+    pub fn blocks(&self, target: &Target) -> Option<u64> {
+        self.ranks.get(target).map(|rank| rank.blocks)
     }
 
-    /// How much there is in all. Linear in namespaces and targets.
+    /// Every target, in ascending order.
+    pub fn targets(&self) -> impl Iterator<Item = &Target> {
+        let mut targets: Vec<&Target> = self.ranks.keys().collect();
+        targets.sort_unstable();
+        targets.into_iter()
+    }
+
+    /// One target at a glance. Its digest is computed anew: some nanoseconds a block.
+    pub fn rank(&self, target: &Target) -> Option<RankSummary> {
+        let rank = self.ranks.get(target)?;
+        Some(RankSummary {
+            target: target.clone(),
+            blocks: rank.blocks,
+            digest: self.digest(rank),
+            claims: rank.claims,
+        })
+    }
+
+    /// Every target, in ascending order, as [`Self::rank`].
+    pub fn ranks(&self) -> impl Iterator<Item = RankSummary> {
+        self.targets().filter_map(|target| self.rank(target))
+    }
+
+    /// How much there is in all.
     pub fn size(&self) -> Size {
-        let (blocks, namespaces) = self.namespaces.len();
         Size {
             targets: self.ranks.len(),
-            namespaces,
-            blocks,
-            unswept: self.retired.iter().map(|it| it.names.len()).sum(),
+            namespaces: self.forest.namespaces.len(),
+            blocks: self.forest.blocks(),
+            unswept: self.retired.iter().map(|it| it.runs.len()).sum(),
         }
     }
 
     /// Blocks that nobody holds any more and that were forgotten because the bound was reached.
     pub fn forgotten(&self) -> u64 {
-        self.namespaces.departed().forgotten()
+        self.forest.board.departed.forgotten()
     }
 
-    /// Sweeps up to `budget` blocks of targets let go. Operations do it in passing; call it when idle.
+    /// Who holds how much of `request`, with the targets' names.
+    pub fn overlap<'a>(&self, namespace: &Namespace, request: impl Into<Request<'a>>) -> Overlap {
+        self.reader.overlap(namespace, request)
+    }
+
+    /// Sweeps about `budget` blocks of targets let go. Operations do it in passing; call it when idle.
     /// Answers whether anything is left.
     pub fn sweep(&mut self, budget: usize) -> bool {
-        for _ in 0..budget {
+        let mut left = budget;
+        while 0 < left {
             let Some(retired) = self.retired.front_mut() else {
                 return false;
             };
-            let slot = retired.slot;
-            match retired.names.next() {
-                Some(named) => {
-                    self.namespaces
-                        .take_from(named.block, slot, |it| it.remove_all(slot));
+            let (slot, domain) = (retired.slot, retired.domain);
+            match retired.runs.pop() {
+                Some(run) => {
+                    let swept = self.sweep_run(run, slot, domain);
+                    left = left.saturating_sub(1 + swept);
                 }
                 None => {
-                    self.free.push(slot);
+                    if let Some(domain) = domain {
+                        self.forest.domains.leave(domain, slot);
+                    }
+                    self.slots.free.push(slot);
                     self.retired.pop_front();
                 }
             }
         }
         !self.retired.is_empty()
+    }
+
+    fn sweep_run(&mut self, run: u32, slot: u32, domain: Option<u32>) -> usize {
+        let view = self.forest.view(run);
+        let held = self.forest.stretches(&view, slot);
+        if held.is_empty() {
+            return 0;
+        }
+        self.forest.set_hold(run, slot, Hold::Nothing);
+        if let Some(domain) = domain {
+            for (range, _) in held {
+                self.forest.unname(domain, run, range, u32::MAX);
+            }
+        }
+        self.forest.trim(run)
     }
 
     pub(crate) fn admit(&mut self, target: &Target) -> Result<(), Fenced> {
@@ -306,128 +332,151 @@ impl PrefixIndex {
         if !self.ranks.contains_key(target) {
             let slot = self.new_slot();
             self.ranks.insert(target.clone(), Rank::new(slot));
+            self.publish(&[], &[slot]);
         }
         Ok(())
     }
 
-    /// `target`'s state, which [`Self::admit`] has made sure of, and the blocks.
-    pub(crate) fn parts(&mut self, target: &Target) -> (&mut Rank, &mut Namespaces) {
-        let rank = self
-            .ranks
-            .get_mut(target)
-            .expect("an admitted target is known");
-        (rank, &mut self.namespaces)
-    }
-
-    fn new_slot(&mut self) -> Slot {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            let slot = Slot(self.slots);
-            self.slots += 1;
-            slot
-        });
-        self.live.insert(slot);
-        slot
+    /// `target`, which [`Self::admit`] has made sure of, at work.
+    pub(crate) fn work(&mut self, target: &Target) -> Work<'_> {
+        let rank = self.ranks.get_mut(target);
+        Work {
+            rank: rank.expect("an admitted target is known"),
+            forest: &mut self.forest,
+        }
     }
 
     fn store(&mut self, target: &Target, stored: &StoredBlocks) -> Applied {
-        let (rank, all) = self.parts(target);
-        let group = stored.group;
-        let namespace = all.intern(&stored.namespace);
-        let name = |engine_hash: &EngineHash| Name {
-            group,
-            engine_hash: engine_hash.clone(),
-        };
-        let mut parent = None;
-        let mut applied = Applied::default();
-        if let Some(engine_hash) = &stored.parent {
-            let block = rank.block(&name(engine_hash));
-            parent = block
-                .filter(|it| it.namespace == namespace)
-                .map(|it| it.sequence);
-            if parent.is_none() {
-                all.release(namespace);
-                rank.claims = Claims::Partial { announced: 0 };
-                applied.orphans = stored.blocks.len() as u64;
-                return applied;
-            }
+        let mut chain = std::mem::take(&mut self.chain);
+        chain.read(stored);
+        let applied = self.store_chain(target, stored, &mut chain);
+        self.chain = chain;
+        applied
+    }
+
+    fn store_chain(
+        &mut self,
+        target: &Target,
+        stored: &StoredBlocks,
+        chain: &mut Chain,
+    ) -> Applied {
+        let mut work = self.work(target);
+        let count = chain.blocks.len();
+        if count == 0 {
+            return Applied::default();
         }
-        for stored_block in &stored.blocks {
-            let sequence = extend(parent, stored_block.block_hash);
-            let block = Block {
-                namespace,
-                sequence,
+        let hint = work.rank.namespace;
+        let secrets = &work.forest.board.secrets;
+        let key = || secrets.key(&stored.namespace);
+        let namespace = work.forest.namespaces.number(&stored.namespace, hint, key);
+        let parent = stored.parent.as_ref().map(|it| {
+            let at = work.resolve(stored.group, name_of(it))?;
+            let of = work.forest.info[at.run as usize].namespace;
+            (of == namespace).then_some(at)
+        });
+        if parent == Some(None) || !work.has_room(count) {
+            work.forest.namespaces.release(namespace);
+            work.lose_track();
+            return Applied {
+                orphans: count as u64,
+                ..Applied::default()
             };
-            let name = name(&stored_block.engine_hash);
-            let Stored { first, renamed } = rank.store(all, name, block, (stored.tier, 1));
-            applied.stored += u64::from(first);
-            applied.duplicates += u64::from(!first);
-            applied.renamed += u64::from(renamed);
-            parent = Some(sequence);
         }
-        all.release(namespace);
-        if let (Claims::Partial { announced }, Tier::Gpu) = (&mut rank.claims, stored.tier) {
-            *announced += stored.blocks.len() as u64;
-        }
+        work.rank.namespace = namespace;
+        let under = Under {
+            namespace,
+            group: stored.group,
+            tier: stored.tier,
+        };
+        let applied = work.store(chain, parent.flatten(), under);
+        work.announce(stored.tier, count);
         applied
     }
 
-    fn retier(
+    fn take(
         &mut self,
         target: &Target,
         group: u32,
         engine_hashes: &[EngineHash],
-        (from, to): (Tier, Tier),
-    ) -> Applied {
-        let (rank, all) = self.parts(target);
-        let mut applied = Applied::default();
-        for engine_hash in engine_hashes {
-            let engine_hash = engine_hash.clone();
-            match rank.retier(all, Name { group, engine_hash }, from, to) {
-                Some(()) => applied.retiered += 1,
-                None => applied.unknown += 1,
-            }
-        }
-        applied
-    }
-
-    fn remove(
-        &mut self,
-        target: &Target,
-        group: u32,
-        engine_hashes: &[EngineHash],
-        tier: Tier,
-    ) -> Applied {
-        let (rank, all) = self.parts(target);
-        let mut applied = Applied::default();
-        for engine_hash in engine_hashes {
-            let engine_hash = engine_hash.clone();
-            match rank.remove(all, Name { group, engine_hash }, tier) {
-                Some(()) => applied.removed += 1,
-                None => applied.unknown += 1,
-            }
-        }
-        applied
+        (from, to): (Tier, Option<Tier>),
+    ) -> (u64, u64) {
+        let mut chain = std::mem::take(&mut self.chain);
+        chain.names.clear();
+        chain.names.extend(engine_hashes.iter().map(name_of));
+        let taken = self.work(target).take(group, &chain.names, from, to);
+        self.chain = chain;
+        taken
     }
 
     /// Empties `target` at once: it goes on under a new slot, and the old one is swept later.
     fn clear(&mut self, target: &Target, claims: Claims) -> Applied {
-        let new = self.new_slot();
-        let (rank, _) = self.parts(target);
+        let rank = self.ranks.get_mut(target);
+        let rank = rank.expect("an admitted target is known");
         rank.claims = claims;
-        let slot = rank.slot;
-        let names = rank.start_over(new);
-        self.live.remove(slot);
-        self.retired.push_back(Retired { slot, names });
+        if rank.blocks != 0 {
+            let slot = self.new_slot();
+            let rank = self.ranks.get_mut(target);
+            let rank = rank.expect("an admitted target is known");
+            let mut fresh = Rank::new(slot);
+            fresh.claims = claims;
+            fresh.namespace = rank.namespace;
+            fresh.domain = rank.domain;
+            let old = std::mem::replace(rank, fresh);
+            if let Some(domain) = old.domain {
+                self.forest.domains.join(domain, slot);
+            }
+            self.retire(vec![old]);
+        }
         Applied::default()
     }
-}
 
-fn summary(target: &Target, rank: &Rank) -> RankSummary {
-    RankSummary {
-        target: target.clone(),
-        blocks: rank.blocks,
-        digest: rank.digest,
-        claims: rank.claims,
+    fn new_slot(&mut self) -> u32 {
+        self.slots.free.pop().unwrap_or_else(|| {
+            self.slots.count += 1;
+            self.slots.count - 1
+        })
+    }
+
+    /// Takes `ranks`, which no target has any more, out of the answers.
+    fn retire(&mut self, ranks: Vec<Rank>) {
+        let gone: Vec<u32> = ranks.iter().map(|it| it.slot).collect();
+        for rank in ranks {
+            self.retired.push_back(Retired {
+                slot: rank.slot,
+                domain: rank.domain,
+                runs: rank.runs,
+            });
+        }
+        let come: Vec<u32> = self.ranks.values().map(|it| it.slot).collect();
+        self.publish(&gone, &come);
+    }
+
+    /// Shows readers the targets as they are now.
+    fn publish(&mut self, gone: &[u32], come: &[u32]) {
+        let board = self.forest.board.clone();
+        let targets = &board.targets;
+        let version = targets.version.load(Ordering::Relaxed) + 2;
+        let mut directory = Directory {
+            version,
+            targets: vec![None; self.slots.count as usize],
+            order: vec![0; self.slots.count as usize],
+        };
+        for (order, target) in self.targets().enumerate() {
+            let slot = self.ranks[target].slot as usize;
+            directory.targets[slot] = Some(target.clone());
+            directory.order[slot] = order as u32;
+        }
+        begin_write(&targets.version);
+        self.forest.make_room_for_slots(self.slots.count);
+        gone.iter().for_each(|slot| board.set_live(*slot, false));
+        come.iter().for_each(|slot| board.set_live(*slot, true));
+        let mut shown = targets
+            .directory
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        *shown = directory.into();
+        drop(shown);
+        end_write(&targets.version);
     }
 }
 

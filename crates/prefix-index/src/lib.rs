@@ -71,20 +71,36 @@
 //! The crate is pure: whoever owns a [`PrefixIndex`] decides about time and storage.
 
 mod answer;
+mod arena;
+mod board;
 mod carried;
+mod departed;
+mod digest;
+mod forest;
+mod hashing;
 mod history;
 mod holders;
 mod index;
+mod lookup;
+mod memory;
 mod namespaces;
+mod naming;
 mod overlap;
 mod rank;
 mod reader;
 mod request;
+mod run;
+mod slower;
 mod snapshot;
+mod sync;
+mod table;
+mod taking;
+mod work;
 
 pub use answer::Answer;
 pub use carried::Carried;
 pub use index::{Applied, Claims, Fenced, PrefixIndex, RankSummary, Size};
+pub use memory::Memory;
 pub use overlap::Overlap;
 pub use reader::{NamespaceKey, Reader};
 pub use request::{InvalidSparse, Request, Sparse};

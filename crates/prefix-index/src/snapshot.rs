@@ -1,35 +1,37 @@
 //! One target's state as plain data, for whoever keeps it.
 
-use domain::{EngineHash, Namespace, SequenceHash, Target};
+use std::collections::HashMap;
 
-use crate::holders::ALL_TIERS;
-use crate::namespaces::Block;
-use crate::rank::Name;
-use crate::{Claims, Fenced, PrefixIndex};
+use domain::{BlockHash, EngineHash, Namespace, Target};
 
-/// What one target holds.
+use crate::{Claims, Fenced};
+
+/// What one target holds, or a part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankSnapshot {
     /// How complete it is.
     pub claims: Claims,
     /// The namespaces that the blocks belong to.
     pub namespaces: Vec<Namespace>,
-    /// The blocks, in no order.
+    /// The blocks, each behind the one that it extends; chains that part from each other are near each other.
     pub blocks: Vec<HeldBlock>,
 }
 
-/// One engine hash of a target.
+/// One engine hash of a target, or a block that it does not hold on the way to one that it does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldBlock {
     /// Its place in [`RankSnapshot::namespaces`].
     pub namespace: u32,
+    /// The place in [`RankSnapshot::blocks`] of the block that it extends; none at the root.
+    pub parent: Option<u32>,
+    /// The hash of its content.
+    pub block_hash: BlockHash,
     /// The engine's KV cache group.
     pub group: u32,
-    /// The engine's name for it.
+    /// The engine's name for it. A name of bytes is given as the integer that the index knows it by, their
+    /// xxh3-64, which is as good in any later operation.
     pub engine_hash: EngineHash,
-    /// Its content and everything before it.
-    pub sequence: SequenceHash,
-    /// How often it is held.
+    /// How often it is held. Without copies it is only on the way, and its group and name mean nothing.
     pub copies: Copies,
 }
 
@@ -64,80 +66,79 @@ pub enum RestoreError {
         /// The place named.
         namespace: u32,
     },
+    /// A block names a parent that is not before it, or not in its namespace.
+    #[error("restore {target}: block {block} extends {parent}")]
+    Parent {
+        /// The target.
+        target: Target,
+        /// The block's place.
+        block: u32,
+        /// The place named.
+        parent: u32,
+    },
+    /// The index has no more room.
+    #[error("restore {target}: the index is full")]
+    Full {
+        /// The target.
+        target: Target,
+    },
 }
 
-impl PrefixIndex {
-    /// What `target` holds.
-    pub fn snapshot(&self, target: &Target) -> Option<RankSnapshot> {
-        let rank = self.ranks.get(target)?;
-        let mut places = Vec::new();
-        let mut snapshot = RankSnapshot {
-            claims: rank.claims,
-            namespaces: Vec::new(),
-            blocks: Vec::with_capacity(rank.names().len()),
-        };
-        for (name, named) in rank.names() {
-            let id = named.block.namespace;
-            let place = places.iter().position(|it| *it == id).unwrap_or_else(|| {
-                let table = self
-                    .namespaces
-                    .at(id)
-                    .expect("a block's namespace is in use");
-                snapshot.namespaces.push(table.name.clone());
-                places.push(id);
-                places.len() - 1
-            });
-            let [gpu, host, disk] = named.copies;
-            snapshot.blocks.push(HeldBlock {
-                namespace: place as u32,
-                group: name.group,
-                engine_hash: name.engine_hash.clone(),
-                sequence: named.block.sequence,
-                copies: Copies { gpu, host, disk },
-            });
+impl RankSnapshot {
+    /// Splits it into pieces of at least `blocks` blocks, each of which can be restored by itself and in any
+    /// order. A piece repeats the blocks on the way to its own, so a chain is not cut before the piece has four
+    /// times as many.
+    pub fn pieces(&self, blocks: usize) -> Vec<Self> {
+        let blocks = blocks.max(1);
+        let mut pieces = Vec::new();
+        let mut from = 0;
+        for (index, block) in self.blocks.iter().enumerate() {
+            let goes_on = block.parent.is_some_and(|it| it as usize + 1 == index);
+            let limit = if goes_on { 4 * blocks } else { blocks };
+            if limit <= index - from {
+                pieces.push(self.piece(from, index));
+                from = index;
+            }
         }
-        Some(snapshot)
+        if from < self.blocks.len() {
+            pieces.push(self.piece(from, self.blocks.len()));
+        }
+        pieces
     }
 
-    /// Adds what `snapshot` holds to `target`, which becomes known by it: one snapshot may be restored in
-    /// several pieces. After an error a part of the blocks may have been added.
-    pub fn restore(
-        &mut self,
-        target: &Target,
-        snapshot: &RankSnapshot,
-    ) -> Result<(), RestoreError> {
-        self.admit(target).map_err(|source| RestoreError::Fenced {
-            target: target.clone(),
-            source,
-        })?;
-        self.in_shadow(|it| {
-            it.restore(target, snapshot).ok();
-        });
-        let (rank, all) = self.parts(target);
-        rank.claims = snapshot.claims;
-        for held in &snapshot.blocks {
-            let name = snapshot.namespaces.get(held.namespace as usize);
-            let name = name.ok_or_else(|| RestoreError::Namespace {
-                target: target.clone(),
-                namespace: held.namespace,
-            })?;
-            let namespace = all.intern(name);
-            let block = Block {
-                namespace,
-                sequence: held.sequence,
-            };
-            let name = Name {
-                group: held.group,
-                engine_hash: held.engine_hash.clone(),
-            };
-            let Copies { gpu, host, disk } = held.copies;
-            for (tier, copies) in ALL_TIERS.into_iter().zip([gpu, host, disk]) {
-                if 0 < copies {
-                    rank.store(all, name.clone(), block, (tier, copies));
-                }
+    fn piece(&self, from: usize, to: usize) -> Self {
+        let mut piece = Self {
+            claims: self.claims,
+            namespaces: Vec::new(),
+            blocks: Vec::new(),
+        };
+        let mut namespaces = HashMap::new();
+        let mut places: HashMap<u32, u32> = HashMap::new();
+        let mut way = Vec::new();
+        for index in from..to {
+            let mut next = self.blocks[index].parent;
+            while let Some(parent) = next.filter(|it| !places.contains_key(it)) {
+                way.push(parent);
+                next = self.blocks[parent as usize].parent;
             }
-            all.release(namespace);
+            let on_the_way = way.drain(..).rev().map(|it| (it, Copies::default()));
+            let own = (index as u32, self.blocks[index].copies);
+            for (place, copies) in on_the_way.chain([own]).collect::<Vec<_>>() {
+                let block = &self.blocks[place as usize];
+                let namespace = *namespaces.entry(block.namespace).or_insert_with(|| {
+                    let name = &self.namespaces[block.namespace as usize];
+                    piece.namespaces.push(name.clone());
+                    piece.namespaces.len() as u32 - 1
+                });
+                places.insert(place, piece.blocks.len() as u32);
+                piece.blocks.push(HeldBlock {
+                    namespace,
+                    parent: block.parent.map(|it| places[&it]),
+                    copies,
+                    ..block.clone()
+                });
+            }
         }
-        Ok(())
+        piece
     }
 }

@@ -7,6 +7,7 @@ use domain::{
     Tier, WorkerId, sequence_hashes,
 };
 use prefix_index::{Applied, Claims, RankSummary};
+use xxhash_rust::xxh3::xxh3_64;
 
 pub(crate) const TIERS: [Tier; 3] = [Tier::Gpu, Tier::Host, Tier::Disk];
 
@@ -24,6 +25,15 @@ pub(crate) struct Model {
 pub(crate) struct Rank {
     names: BTreeMap<(u32, EngineHash), (Prefix, BTreeMap<Tier, u32>)>,
     pub(crate) claims: Claims,
+}
+
+/// A name of bytes is the same as the integer that is its xxh3-64.
+fn name(group: u32, engine_hash: &EngineHash) -> (u32, EngineHash) {
+    let number = match engine_hash {
+        EngineHash::Int(number) => *number,
+        EngineHash::Bytes(bytes) => xxh3_64(bytes),
+    };
+    (group, EngineHash::Int(number))
 }
 
 impl Model {
@@ -49,7 +59,7 @@ impl Model {
                 tier,
             } => {
                 for engine_hash in engine_hashes {
-                    match rank.take((*group, engine_hash.clone()), *tier) {
+                    match rank.take(name(*group, engine_hash), *tier) {
                         Some(_) => applied.removed += 1,
                         None => applied.unknown += 1,
                     }
@@ -62,7 +72,7 @@ impl Model {
                 to,
             } => {
                 for engine_hash in engine_hashes {
-                    let name = (*group, engine_hash.clone());
+                    let name = name(*group, engine_hash);
                     match rank.take(name.clone(), *from) {
                         Some(prefix) => {
                             let entry = rank.names.entry(name).or_insert((prefix, BTreeMap::new()));
@@ -158,7 +168,7 @@ impl Rank {
     fn store(&mut self, stored: &StoredBlocks, applied: &mut Applied, ever: &mut BTreeSet<Prefix>) {
         let mut blocks = Vec::new();
         if let Some(parent) = &stored.parent {
-            match self.names.get(&(stored.group, parent.clone())) {
+            match self.names.get(&name(stored.group, parent)) {
                 Some(((namespace, prefix), _)) if *namespace == stored.namespace => {
                     blocks.clone_from(prefix);
                 }
@@ -178,7 +188,7 @@ impl Rank {
             applied.stored += u64::from(!had);
             let entry = self
                 .names
-                .entry((stored.group, block.engine_hash.clone()))
+                .entry(name(stored.group, &block.engine_hash))
                 .or_insert_with(|| (prefix.clone(), BTreeMap::new()));
             if entry.0 != prefix {
                 applied.renamed += 1;

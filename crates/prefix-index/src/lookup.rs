@@ -1,0 +1,395 @@
+//! Looking up a request: from run to run, one comparison each where sequence hashes are given.
+//!
+//! Nothing is locked. The versions of all runs on the way, and of the targets, are compared at the end: if
+//! none has changed, all of them stood as they were read at one moment, and that moment's state is the
+//! answer. Otherwise the lookup is made again.
+
+use domain::{BlockHash, SequenceHash};
+
+use crate::answer::{Answer, Walk, everywhere};
+use crate::arena::{Line, WORDS, word};
+use crate::board::Board;
+use crate::request::{Request, Sparse};
+use crate::run::{Entry, NO_RUN, VERSION, View};
+use crate::slower::pass_slowly;
+use crate::sync::{AtomicU64, Conflict, Ordering, begin_read, end_read, is_still};
+
+/// How often a lookup is made again before the reader asks the writer to wait.
+const ATTEMPTS: usize = 16;
+/// Blocks compared one after the other where a chain parts from a run; a longer stretch is halved first.
+const COMPARED: usize = 512;
+
+/// One way to name the blocks of a request densely.
+pub(crate) trait Dense: Copy {
+    /// The first run.
+    fn first(self, board: &Board, key: u64) -> Result<Option<u32>, Conflict>;
+    /// The run that follows after `matched` blocks of `run`, `depth` blocks from the first.
+    fn next(
+        self,
+        board: &Board,
+        key: u64,
+        run: u32,
+        matched: u32,
+        depth: u32,
+    ) -> Result<Option<u32>, Conflict>;
+    /// How many blocks from `depth` on are those of the run.
+    fn matched(self, board: &Board, view: &View, depth: usize) -> Result<usize, Conflict>;
+    /// How many blocks it has.
+    fn len(self) -> usize;
+}
+
+impl Dense for &[SequenceHash] {
+    fn first(self, board: &Board, key: u64) -> Result<Option<u32>, Conflict> {
+        self.next(board, key, NO_RUN, 0, 0)
+    }
+
+    #[inline]
+    fn next(
+        self,
+        board: &Board,
+        key: u64,
+        _: u32,
+        _: u32,
+        depth: u32,
+    ) -> Result<Option<u32>, Conflict> {
+        match self.get(depth as usize) {
+            Some(hash) => board.head(key, hash.get(), depth),
+            None => Ok(None),
+        }
+    }
+
+    #[inline]
+    fn matched(self, board: &Board, view: &View, depth: usize) -> Result<usize, Conflict> {
+        let wanted = &self[depth..];
+        let column = view.sequences(&board.lines).ok_or(Conflict)?;
+        let most = view.len.min(wanted.len());
+        if column.len() * WORDS < most {
+            return Err(Conflict);
+        }
+        let equal = |blocks: usize| word(column, blocks - 1) == wanted[blocks - 1].get();
+        if most == 0 || equal(most) {
+            return Ok(most);
+        }
+        // `same` blocks agree and `other` do not.
+        let (mut same, mut other) = (0, most);
+        while COMPARED < other - same {
+            let middle = same.midpoint(other);
+            if equal(middle) {
+                same = middle;
+            } else {
+                other = middle;
+            }
+        }
+        while same + 1 < other && equal(same + 1) {
+            same += 1;
+        }
+        Ok(same)
+    }
+
+    #[inline]
+    fn len(self) -> usize {
+        self.len()
+    }
+}
+
+impl Dense for &[BlockHash] {
+    fn first(self, board: &Board, key: u64) -> Result<Option<u32>, Conflict> {
+        match self.first() {
+            // The sequence hash of a first block is its own hash.
+            Some(block) => board.head(key, block.get(), 0),
+            None => Ok(None),
+        }
+    }
+
+    #[inline]
+    fn next(
+        self,
+        board: &Board,
+        _: u64,
+        run: u32,
+        matched: u32,
+        depth: u32,
+    ) -> Result<Option<u32>, Conflict> {
+        match self.get(depth as usize) {
+            Some(block) => board.fork(run, matched, block.get()),
+            None => Ok(None),
+        }
+    }
+
+    #[inline]
+    fn matched(self, board: &Board, view: &View, depth: usize) -> Result<usize, Conflict> {
+        let column = view.blocks(&board.lines).ok_or(Conflict)?;
+        let most = view.len.min(self.len() - depth);
+        if column.len() * WORDS < most {
+            return Err(Conflict);
+        }
+        Ok(agreeing(column, &self[depth..depth + most]))
+    }
+
+    #[inline]
+    fn len(self) -> usize {
+        self.len()
+    }
+}
+
+/// How many of the first of `wanted` are in `column`, a line at a time.
+#[inline]
+fn agreeing(column: &[Line], wanted: &[BlockHash]) -> usize {
+    let mut same = 0;
+    for (line, wanted) in column.iter().zip(wanted.chunks(WORDS)) {
+        let pairs = line.words().iter().zip(wanted);
+        let differing = pairs.fold(0, |all, (word, wanted)| {
+            all | (word.load(Ordering::Relaxed) ^ wanted.get())
+        });
+        if differing != 0 {
+            let mut pairs = line.words().iter().zip(wanted);
+            let differs = |(word, wanted): (&AtomicU64, &BlockHash)| {
+                word.load(Ordering::Relaxed) != wanted.get()
+            };
+            return same + pairs.position(differs).unwrap_or(0);
+        }
+        same += wanted.len();
+    }
+    same
+}
+
+impl Board {
+    /// Who holds how much of `request`, into `answer`.
+    pub(crate) fn lookup(&self, key: u64, request: Request<'_>, answer: &mut Answer) {
+        for _ in 0..ATTEMPTS {
+            if self.try_lookup(key, request, answer).is_ok() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        let turn = self.take_turn();
+        while self.try_lookup(key, request, answer).is_err() {
+            std::thread::yield_now();
+        }
+        drop(turn);
+    }
+
+    fn try_lookup(
+        &self,
+        key: u64,
+        request: Request<'_>,
+        answer: &mut Answer,
+    ) -> Result<(), Conflict> {
+        let seen = begin_read(&self.targets.version)?;
+        answer.clear();
+        answer.targets_version = seen;
+        self.live(&mut answer.walk.alive)?;
+        answer.words = answer.walk.alive.len();
+        match request {
+            Request::Sequences(hashes) => self.follow(key, hashes, answer)?,
+            Request::Blocks(hashes) => self.follow(key, hashes, answer)?,
+            Request::Sparse(sparse) => self.reach_for(key, sparse, answer)?,
+        }
+        answer.finish();
+        end_read();
+        let unchanged = |(run, seen): &(u32, u64)| {
+            let header = self.runs.line(*run);
+            header.is_some_and(|it| is_still(it.atomic(VERSION), *seen))
+        };
+        if answer.walk.visited.iter().all(unchanged) && is_still(&self.targets.version, seen) {
+            return Ok(());
+        }
+        Err(Conflict)
+    }
+
+    #[inline]
+    fn follow<D: Dense>(&self, key: u64, request: D, answer: &mut Answer) -> Result<(), Conflict> {
+        let mut next = request.first(self, key)?;
+        let mut depth = 0;
+        while let Some(run) = next {
+            let (view, seen) = self.view(run)?;
+            answer.walk.visited.push((run, seen));
+            if view.key != key || view.start as usize != depth {
+                return Err(Conflict);
+            }
+            let matched = request.matched(self, &view, depth)?;
+            if matched == 0 {
+                return Err(Conflict);
+            }
+            self.pass(&view, matched as u32, answer)?;
+            depth += matched;
+            answer.known = depth as u32;
+            if depth == request.len() || !view.has_children {
+                break;
+            }
+            next = request.next(self, key, run, matched as u32, depth as u32)?;
+        }
+        Ok(())
+    }
+
+    /// Finds the deepest of the given positions that is known, and takes the way from the root to it.
+    fn reach_for(&self, key: u64, sparse: Sparse<'_>, answer: &mut Answer) -> Result<(), Conflict> {
+        let hashes = sparse.hashes();
+        let mut deepest = None;
+        let mut place = 0;
+        while let Some(hash) = hashes.get(place) {
+            let depth = sparse.depth(place);
+            let run = match self.anchor(key, hash.get(), depth)? {
+                Some(run) => Some(run),
+                // A last block that no anchor is for may begin a run.
+                None => self.head(key, hash.get(), depth - 1)?,
+            };
+            let Some(run) = run else {
+                break;
+            };
+            let (view, seen) = self.view(run)?;
+            answer.walk.visited.push((run, seen));
+            let is_there = |place: usize| {
+                let offset = sparse
+                    .depth(place)
+                    .checked_sub(view.start + 1)
+                    .ok_or(Conflict)?;
+                if view.len <= offset as usize {
+                    return Ok(false);
+                }
+                let there = view
+                    .sequence(&self.lines, offset as usize)
+                    .ok_or(Conflict)?;
+                Ok(there == hashes[place].get())
+            };
+            if view.key != key || !is_there(place)? {
+                return Err(Conflict);
+            }
+            let (mut known, mut unknown) = (place, hashes.len());
+            while known + 1 < unknown {
+                let middle = known.midpoint(unknown);
+                if is_there(middle)? {
+                    known = middle;
+                } else {
+                    unknown = middle;
+                }
+            }
+            deepest = Some((run, sparse.depth(known)));
+            place = known + 1;
+        }
+        if let Some((run, depth)) = deepest {
+            self.walk_down(run, depth, answer)?;
+        }
+        Ok(())
+    }
+
+    /// Goes from the root to the block of `run` that is `depth` blocks deep.
+    fn walk_down(&self, run: u32, depth: u32, answer: &mut Answer) -> Result<(), Conflict> {
+        answer.walk.way.clear();
+        let (mut run, mut depth) = (run, depth);
+        while run != NO_RUN {
+            let (view, seen) = self.view(run)?;
+            answer.walk.visited.push((run, seen));
+            let blocks = depth.checked_sub(view.start).ok_or(Conflict)?;
+            if blocks == 0 || view.len < blocks as usize {
+                return Err(Conflict);
+            }
+            answer.walk.way.push((run, blocks));
+            (run, depth) = (view.parent, view.start);
+        }
+        if depth != 0 {
+            return Err(Conflict);
+        }
+        while let Some((run, blocks)) = answer.walk.way.pop() {
+            let (view, seen) = self.view(run)?;
+            answer.walk.visited.push((run, seen));
+            self.pass(&view, blocks, answer)?;
+            answer.known = view.start + blocks;
+        }
+        Ok(())
+    }
+
+    /// Takes the first `matched` blocks of a run: those of the slots alive that hold them all live on, and
+    /// the others are answered.
+    #[inline]
+    fn pass(&self, view: &View, matched: u32, answer: &mut Answer) -> Result<(), Conflict> {
+        if answer.walk.alive.is_empty() {
+            return Ok(());
+        }
+        let entries = view.entries(&self.lines).ok_or(Conflict)?;
+        let words = answer.words;
+        let mut walk = std::mem::take(&mut answer.walk);
+        walk.next.clear();
+        walk.next.resize(words, 0);
+        walk.seen.clear();
+        walk.seen.resize(words, 0);
+        let mut passed = Ok(());
+        for index in 0..view.prefixes {
+            match entries.get(index) {
+                Entry::One { cut, slot } => {
+                    let (at, bit) = (slot as usize / 64, 1 << (slot % 64));
+                    if walk.alive.get(at).is_none_or(|it| it & bit == 0) {
+                        continue;
+                    }
+                    walk.seen[at] |= bit;
+                    if matched <= cut {
+                        walk.next[at] |= bit;
+                    } else {
+                        answer.add(everywhere(view.start + cut), slot);
+                    }
+                }
+                Entry::Many {
+                    cut,
+                    words: count,
+                    line,
+                } => {
+                    let count = words.min(count as usize);
+                    let Some(lines) = self.lines.lines(line, count.div_ceil(WORDS)) else {
+                        passed = Err(Conflict);
+                        break;
+                    };
+                    if matched <= cut {
+                        take_set(lines, count, &mut walk);
+                    } else {
+                        end_set(lines, count, &mut walk, answer, view.start + cut);
+                    }
+                }
+                Entry::Part(_) => {
+                    passed = Err(Conflict);
+                    break;
+                }
+            }
+        }
+        if 0 < view.parts || !walk.slower.is_empty() {
+            pass_slowly(view, entries, &self.lines, matched, &mut walk, answer);
+        }
+        if 0 < view.start {
+            let rest = |index: usize| walk.alive[index] & !walk.seen[index];
+            if (0..words).any(|index| rest(index) != 0) {
+                let group = answer.group(everywhere(view.start));
+                group
+                    .iter_mut()
+                    .enumerate()
+                    .for_each(|(index, word)| *word = rest(index));
+            }
+        }
+        std::mem::swap(&mut walk.alive, &mut walk.next);
+        answer.walk = walk;
+        passed
+    }
+}
+
+/// Lets those of a set that are alive live on.
+#[inline]
+fn take_set(lines: &[Line], count: usize, walk: &mut Walk) {
+    for index in 0..count {
+        let set = word(lines, index) & walk.alive[index];
+        walk.seen[index] |= set;
+        walk.next[index] |= set;
+    }
+}
+
+/// Answers those of a set that are alive, whose hold ends at `depth`.
+#[inline]
+fn end_set(lines: &[Line], count: usize, walk: &mut Walk, answer: &mut Answer, depth: u32) {
+    let set = |walk: &Walk, index: usize| word(lines, index) & walk.alive[index];
+    if (0..count).all(|index| set(walk, index) == 0) {
+        return;
+    }
+    let group = answer.group(everywhere(depth));
+    for (index, into) in group.iter_mut().enumerate().take(count) {
+        let set = set(walk, index);
+        walk.seen[index] |= set;
+        *into |= set;
+    }
+}

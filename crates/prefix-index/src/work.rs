@@ -1,0 +1,613 @@
+//! Applying operations to one target.
+
+use std::ops::Range;
+
+use domain::{BlockHash, EngineHash, SequenceHash, StoredBlocks, Tier};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::forest::{Forest, NewBlocks, place};
+use crate::holders::Hold;
+use crate::naming::CANONICAL;
+use crate::rank::{OddName, Rank, nth};
+use crate::run::{MAX_BLOCKS, NO_RUN, Tiers, View, WHOLE};
+use crate::table::Place;
+use crate::{Applied, Claims};
+
+/// The runs and the target whose share of them changes.
+pub(crate) struct Work<'a> {
+    pub(crate) forest: &'a mut Forest,
+    pub(crate) rank: &'a mut Rank,
+}
+
+/// A chain to be stored, as plain numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Chain {
+    pub(crate) blocks: Vec<u64>,
+    pub(crate) names: Vec<u64>,
+    /// From the first new block on.
+    sequences: Vec<u64>,
+    /// Where it was stored, and how many blocks in each place.
+    pub(crate) stretches: Vec<(Place, usize)>,
+}
+
+/// Under what a chain is stored.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Under {
+    pub(crate) namespace: u32,
+    pub(crate) group: u32,
+    pub(crate) tier: Tier,
+}
+
+/// A name as a number: a text or digest is known by its xxh3-64.
+pub(crate) fn name_of(engine_hash: &EngineHash) -> u64 {
+    match engine_hash {
+        EngineHash::Int(name) => *name,
+        EngineHash::Bytes(bytes) => xxh3_64(bytes),
+    }
+}
+
+impl Chain {
+    /// Takes in an operation's blocks.
+    pub(crate) fn read(&mut self, stored: &StoredBlocks) {
+        self.blocks.clear();
+        self.names.clear();
+        self.blocks
+            .extend(stored.blocks.iter().map(|it| it.block_hash.get()));
+        self.names
+            .extend(stored.blocks.iter().map(|it| name_of(&it.engine_hash)));
+    }
+
+    /// Chains the sequence hashes of the blocks from `from` on behind `parent`.
+    fn sequence(&mut self, from: usize, parent: Option<u64>) {
+        self.sequences.clear();
+        let mut last = parent.map(SequenceHash::new);
+        for block in &self.blocks[from..] {
+            let block = BlockHash::new(*block);
+            let next = last.map_or_else(|| SequenceHash::root(block), |it| it.extend(block));
+            self.sequences.push(next.get());
+            last = Some(next);
+        }
+    }
+}
+
+impl Work<'_> {
+    /// The block that the target calls so.
+    pub(crate) fn resolve(&self, group: u32, name: u64) -> Option<Place> {
+        if !self.rank.odd.is_empty()
+            && let Some(at) = self.rank.odd.place(group, name)
+        {
+            return Some(at);
+        }
+        if group != 0 {
+            return None;
+        }
+        let at = self.forest.named(self.rank.domain?, name)?;
+        let held = self.tiers_of(at) != Tiers::NONE && self.rank.odd.of(at).is_none();
+        held.then_some(at)
+    }
+
+    fn tiers_of(&self, at: Place) -> Tiers {
+        let view = self.forest.view(at.run);
+        self.forest
+            .tiers_of(&view, self.rank.slot, at.offset as usize)
+    }
+
+    /// Stores `chain`, which is not empty, behind `parent`.
+    pub(crate) fn store(
+        &mut self,
+        chain: &mut Chain,
+        parent: Option<Place>,
+        under: Under,
+    ) -> Applied {
+        let mut applied = Applied::default();
+        chain.stretches.clear();
+        let mut last = parent;
+        let mut done = 0;
+        let key = self.forest.namespaces.key(under.namespace);
+        let mut sequenced = false;
+        while done < chain.blocks.len() {
+            let block = chain.blocks[done];
+            if let Some(at) = self.next(key, last, block) {
+                let count = self.same_blocks(at, &chain.blocks[done..]);
+                let names = &chain.names[done..done + count];
+                self.choose_domain(Some(at), last, (block, names[0]));
+                let (joined, count) = self.join(at, names, under);
+                applied += joined;
+                chain.stretches.push((at, count));
+                last = Some(place(at.run, at.offset as usize + count - 1));
+                done += count;
+                continue;
+            }
+            self.choose_domain(None, last, (block, chain.names[done]));
+            if !sequenced {
+                let parent = last.map(|it| self.forest.sequence_at(it));
+                chain.sequence(done, parent);
+                sequenced = true;
+            }
+            let from = chain.sequences.len() - (chain.blocks.len() - done);
+            let new = NewBlocks {
+                blocks: &chain.blocks[done..],
+                sequences: &chain.sequences[from..],
+            };
+            let (at, count) = self.grow(last, new, under);
+            chain.stretches.push((at, count));
+            applied += self.settle_new(at, &chain.names[done..done + count], under);
+            last = Some(place(at.run, at.offset as usize + count - 1));
+            done += count;
+        }
+        applied
+    }
+
+    /// Makes sure that the blocks of `chain` are there behind `parent`, though nobody may hold them.
+    pub(crate) fn lay(&mut self, chain: &mut Chain, parent: Option<Place>, namespace: u32) {
+        chain.stretches.clear();
+        chain.sequence(0, parent.map(|it| self.forest.sequence_at(it)));
+        let under = Under {
+            namespace,
+            group: 0,
+            // Not in the one where who holds all of a run holds what it grows by.
+            tier: Tier::Disk,
+        };
+        let key = self.forest.namespaces.key(namespace);
+        let mut last = parent;
+        let mut done = 0;
+        while done < chain.blocks.len() {
+            let (at, count) = match self.next(key, last, chain.blocks[done]) {
+                Some(at) => (at, self.same_blocks(at, &chain.blocks[done..])),
+                None => {
+                    let new = NewBlocks {
+                        blocks: &chain.blocks[done..],
+                        sequences: &chain.sequences[done..],
+                    };
+                    self.grow(last, new, under)
+                }
+            };
+            chain.stretches.push((at, count));
+            last = Some(place(at.run, at.offset as usize + count - 1));
+            done += count;
+        }
+    }
+
+    /// Adds copies of a block that the target holds under that name.
+    pub(crate) fn store_more(&mut self, at: Place, name: (u32, u64), copies: (Tier, u32)) {
+        if 0 < copies.1 && self.resolve(name.0, name.1) == Some(at) {
+            self.store_copies(at, self.tiers_of(at), name, copies);
+        }
+    }
+
+    /// Where `block` is behind `last`, if it is known.
+    fn next(&self, key: u64, last: Option<Place>, block: u64) -> Option<Place> {
+        let Some(last) = last else {
+            return self.forest.root(key, block).map(|run| place(run, 0));
+        };
+        let offset = last.offset as usize + 1;
+        let next = place(last.run, offset);
+        let view = self.forest.view(last.run);
+        if offset < view.len && self.same_blocks(next, &[block]) == 1 {
+            return Some(next);
+        }
+        let fork = self.forest.fork(last.run, offset, block);
+        fork.map(|run| place(run, 0))
+    }
+
+    /// How many of the first of `blocks` are those from `at` on.
+    fn same_blocks(&self, at: Place, blocks: &[u64]) -> usize {
+        let view = self.forest.view(at.run);
+        let column = view.blocks(&self.forest.board.lines);
+        let column = column.expect("the writer's own");
+        let offsets = at.offset as usize..view.len;
+        let pairs = offsets.zip(blocks);
+        pairs
+            .take_while(|(offset, block)| crate::arena::word(column, *offset) == **block)
+            .count()
+    }
+
+    /// Makes room for `new` behind `last`: in its run if that ends there and belongs to this target alone,
+    /// otherwise in a run of their own. Answers where the first is, and how many found room.
+    fn grow(&mut self, last: Option<Place>, new: NewBlocks<'_>, under: Under) -> (Place, usize) {
+        if let Some(last) = last {
+            let view = self.forest.view(last.run);
+            let ends = last.offset as usize + 1 == view.len;
+            if ends && view.len < MAX_BLOCKS && !self.forest.others_hold_all(&view, self.rank.slot)
+            {
+                // Who holds all of a run holds in GPU memory what it grows by.
+                if under.tier != Tier::Gpu
+                    && self.forest.hold_of(&view, self.rank.slot) == Hold::Prefix(WHOLE)
+                {
+                    let slot = self.rank.slot;
+                    let hold = Hold::Prefix(view.len as u32);
+                    self.forest.set_hold(last.run, slot, hold);
+                }
+                let count = self.forest.append(last.run, new);
+                return (place(last.run, view.len), count);
+            }
+        }
+        let hangs_on = last.map_or((NO_RUN, 0), |it| (it.run, it.offset as usize + 1));
+        let run = self.forest.plant(under.namespace, hangs_on, new);
+        (place(run, 0), new.blocks.len().min(MAX_BLOCKS))
+    }
+
+    /// Stores the blocks from `at` on, which are there. Answers how many it has stored, at least one: where
+    /// names lose an older meaning, blocks may go.
+    fn join(&mut self, at: Place, names: &[u64], under: Under) -> (Applied, usize) {
+        let mut applied = Applied::default();
+        let mut done = 0;
+        while done < names.len() {
+            let at = place(at.run, at.offset as usize + done);
+            let view = self.forest.view(at.run);
+            if view.len <= at.offset as usize {
+                break;
+            }
+            let mut usual = 0;
+            if under.group == 0 && self.rank.odd.is_empty() {
+                let free = self.free_from(&view, at.offset as usize);
+                let some = &names[done..names.len().min(done + free)];
+                usual = self.name(at, some);
+            }
+            if usual == 0 {
+                let had = self.tiers_of(at);
+                applied += self.store_one(at, had, names[done], under);
+                done += 1;
+                continue;
+            }
+            let range = at.offset as usize..at.offset as usize + usual;
+            self.cover(at.run, range, Tiers::of(under.tier));
+            applied.stored += usual as u64;
+            done += usual;
+        }
+        (applied, done)
+    }
+
+    /// How many blocks from `offset` on the target does not hold.
+    fn free_from(&self, view: &View, offset: usize) -> usize {
+        let next = match self.forest.hold_of(view, self.rank.slot) {
+            Hold::Nothing => view.len,
+            Hold::Prefix(cut) if cut as usize <= offset => view.len,
+            Hold::Prefix(_) => offset,
+            Hold::Parts(parts) => {
+                let mut ahead = parts.iter().filter(|it| offset < it.end as usize);
+                ahead
+                    .next()
+                    .map_or(view.len, |it| offset.max(it.start as usize))
+            }
+        };
+        next - offset
+    }
+
+    /// Of the blocks from `at` on, none of which the target holds, how many of the first have `names` as
+    /// their usual names, which are given to them where they have none.
+    fn name(&mut self, at: Place, names: &[u64]) -> usize {
+        let domain = self.rank.domain.expect("chosen before its first block");
+        let mut usual = self.forest.agreeing(domain, at, names);
+        if domain == CANONICAL {
+            let from = at.offset as usize;
+            self.forest.name_canonically(at.run, from..from + usual);
+            if !self.forest.info[at.run as usize].unnamed.is_empty() {
+                usual = self.forest.agreeing(domain, at, names);
+            }
+            return usual;
+        }
+        while usual < names.len() {
+            let next = place(at.run, at.offset as usize + usual);
+            let named = self.forest.name_as(domain, next, &names[usual..]);
+            let next = place(at.run, at.offset as usize + usual + named);
+            let more = named + self.forest.agreeing(domain, next, &names[usual + named..]);
+            if more == 0 {
+                self.rank.conflicts += 1;
+                break;
+            }
+            usual += more;
+        }
+        usual
+    }
+
+    /// Stores blocks that have just come to be, from `at` on.
+    fn settle_new(&mut self, at: Place, names: &[u64], under: Under) -> Applied {
+        let mut applied = Applied::default();
+        let from = at.offset as usize;
+        let domain = self.rank.domain.expect("chosen before its first block");
+        let mut usual = 0;
+        if domain == CANONICAL {
+            self.forest.name_new(at.run, from..from + names.len());
+        }
+        if under.group == 0 && self.rank.odd.is_empty() {
+            usual = if domain == CANONICAL {
+                self.forest.agreeing(domain, at, names)
+            } else {
+                self.forest.name_as(domain, at, names)
+            };
+        }
+        // All at once: what nobody holds yet would be let go with the older meaning of a name.
+        self.cover_new(at.run, from..from + names.len(), under.tier);
+        applied.stored += usual as u64;
+        for (name, offset) in names.iter().zip(from..).skip(usual) {
+            self.rank.blocks -= 1;
+            applied += self.store_one(place(at.run, offset), Tiers::NONE, *name, under);
+        }
+        applied
+    }
+
+    fn cover_new(&mut self, run: u32, range: Range<usize>, tier: Tier) {
+        let count = range.len() as u64;
+        let slot = self.rank.slot;
+        let view = self.forest.view(run);
+        if tier == Tier::Gpu && self.forest.hold_of(&view, slot) == Hold::Prefix(WHOLE) {
+            self.rank.blocks += count;
+            return;
+        }
+        self.cover(run, range, Tiers::of(tier));
+    }
+
+    /// Stores one block under one more name or once more, where the target had it in `had`.
+    fn store_one(&mut self, at: Place, had: Tiers, name: u64, under: Under) -> Applied {
+        self.store_copies(at, had, (under.group, name), (under.tier, 1))
+    }
+
+    /// As [`Self::store_one`], `copies` times, at least once.
+    pub(crate) fn store_copies(
+        &mut self,
+        at: Place,
+        had: Tiers,
+        (group, name): (u32, u64),
+        (tier, copies): (Tier, u32),
+    ) -> Applied {
+        let first = u64::from(!had.has(tier));
+        let mut applied = Applied {
+            stored: first,
+            duplicates: u64::from(copies) - first,
+            ..Applied::default()
+        };
+        let old = self.resolve_other(at, group, name);
+        let old_names = old.map(|old| (old, self.take_names(old, self.tiers_of(old))));
+        let mut names = self.take_names(at, had);
+        let known = names
+            .iter()
+            .position(|it| (it.group, it.name) == (group, name));
+        let index = known.unwrap_or_else(|| {
+            names.push(OddName {
+                group,
+                name,
+                copies: [0; 3],
+            });
+            names.len() - 1
+        });
+        let count = &mut names[index].copies[nth(tier)];
+        *count = count.saturating_add(copies);
+        self.put_names(at, had, names);
+        // Given up last, so that a namespace with this one block is not given up in between.
+        if let Some((old, mut names)) = old_names {
+            applied.renamed = 1;
+            names.retain(|it| (it.group, it.name) != (group, name));
+            self.put_names(old, self.tiers_of(old), names);
+        }
+        applied
+    }
+
+    /// Another block than the one at `at` that the target calls so.
+    fn resolve_other(&self, at: Place, group: u32, name: u64) -> Option<Place> {
+        self.resolve(group, name).filter(|old| *old != at)
+    }
+
+    /// Takes the names of a block that the target has in `had` out of those it keeps.
+    fn take_names(&mut self, at: Place, had: Tiers) -> Vec<OddName> {
+        if let Some(names) = self.rank.odd.take(at) {
+            return names;
+        }
+        if had == Tiers::NONE {
+            return Vec::new();
+        }
+        let domain = self.rank.domain.expect("chosen before its first block");
+        let name = self.forest.usual_name(domain, at);
+        vec![OddName::usual(
+            name.expect("a block that is not odd has its usual name"),
+            had,
+        )]
+    }
+
+    /// Makes `names` all the names of a block that the target had in `had`.
+    fn put_names(&mut self, at: Place, had: Tiers, names: Vec<OddName>) {
+        let domain = self.rank.domain.expect("chosen before its first block");
+        let tiers = names
+            .iter()
+            .fold(Tiers::NONE, |all, it| Tiers(all.0 | it.tiers().0));
+        let offset = at.offset as usize;
+        if tiers != Tiers::NONE && domain == CANONICAL && had == Tiers::NONE {
+            self.forest.name_canonically(at.run, offset..offset + 1);
+        }
+        let is_usual = match names[..] {
+            [it] if it == OddName::usual(it.name, tiers) => {
+                if domain != CANONICAL && self.forest.usual_name(domain, at).is_none() {
+                    self.forest.name_as(domain, at, &[it.name]);
+                }
+                self.forest.usual_name(domain, at) == Some(it.name)
+            }
+            _ => names.is_empty(),
+        };
+        if !is_usual {
+            self.rank.odd.put(at, names);
+        }
+        if self.tiers_of(at) != tiers {
+            self.cover(at.run, offset..offset + 1, tiers);
+        } else if had == Tiers::NONE && tiers != Tiers::NONE {
+            self.rank.blocks += 1;
+        }
+    }
+
+    /// Makes the target hold `range` of `run` in exactly `tiers`, and lets go of what nobody holds then.
+    pub(crate) fn cover(&mut self, run: u32, range: Range<usize>, tiers: Tiers) {
+        let covered = self.forest.cover(run, self.rank.slot, range.clone(), tiers);
+        match (covered.had_any, covered.has_any) {
+            (false, true) => {
+                self.rank.runs.push(run);
+                self.rank.held_runs += 1;
+            }
+            (true, false) => self.rank.held_runs -= 1,
+            _ => {}
+        }
+        self.rank.blocks -= u64::from(covered.held);
+        if tiers == Tiers::NONE {
+            if let Some(domain) = self.rank.domain {
+                self.forest.unname(domain, run, range, u32::MAX);
+            }
+            self.forest.trim(run);
+        } else {
+            self.rank.blocks += range.len() as u64;
+        }
+        if 2 * self.rank.held_runs + 16 < self.rank.runs.len() {
+            let runs = std::mem::take(&mut self.rank.runs);
+            self.rank.runs = self.forest.held_by(self.rank.slot, runs);
+        }
+    }
+
+    /// Takes one copy of each of `names` out of `from`, or moves it to `to`. Answers how many, and how many
+    /// there were not.
+    pub(crate) fn take(
+        &mut self,
+        group: u32,
+        names: &[u64],
+        from: Tier,
+        to: Option<Tier>,
+    ) -> (u64, u64) {
+        let (mut taken, mut unknown) = (0, 0);
+        let mut done = 0;
+        while done < names.len() {
+            let Some(at) = self.resolve(group, names[done]) else {
+                unknown += 1;
+                done += 1;
+                continue;
+            };
+            let count = if group == 0 && self.rank.odd.is_empty() {
+                self.take_stretch(at, &names[done..], from, to)
+            } else {
+                0
+            };
+            if 0 < count {
+                taken += count as u64;
+                done += count;
+                continue;
+            }
+            match self.take_one(at, (group, names[done]), from, to) {
+                Some(()) => taken += 1,
+                None => unknown += 1,
+            }
+            done += 1;
+        }
+        (taken, unknown)
+    }
+
+    /// Takes as many of the first of `names` as are neighbours of the block at `at`, up or down, and lie in
+    /// the same tiers. None of the target's names is odd.
+    fn take_stretch(&mut self, at: Place, names: &[u64], from: Tier, to: Option<Tier>) -> usize {
+        let view = self.forest.view(at.run);
+        let offset = at.offset as u32;
+        let (stretch, tiers) = match self.forest.hold_of(&view, self.rank.slot) {
+            Hold::Nothing => return 0,
+            Hold::Prefix(cut) => (0..cut.min(view.len as u32), Tiers::GPU),
+            Hold::Parts(parts) => {
+                let part = parts.iter().find(|it| it.range().contains(&offset));
+                match part {
+                    Some(part) => (part.range(), part.tiers),
+                    None => return 0,
+                }
+            }
+        };
+        if !tiers.has(from) || to.is_some_and(|it| tiers.has(it)) {
+            return 0;
+        }
+        let domain = self.rank.domain.expect("chosen before its first block");
+        let room_down = (offset - stretch.start) as usize + 1;
+        let room_up = (stretch.end - offset) as usize;
+        let count = self
+            .forest
+            .agreeing_down(domain, at, &names[..names.len().min(room_down)]);
+        let (first, count) = if 1 < count {
+            (at.offset as usize + 1 - count, count)
+        } else {
+            let count = self
+                .forest
+                .agreeing(domain, at, &names[..names.len().min(room_up)]);
+            (at.offset as usize, count)
+        };
+        let mut left = tiers.without(from);
+        if let Some(to) = to {
+            left = left.with(to);
+        }
+        self.cover(at.run, first..first + count, left);
+        count
+    }
+
+    fn take_one(
+        &mut self,
+        at: Place,
+        (group, name): (u32, u64),
+        from: Tier,
+        to: Option<Tier>,
+    ) -> Option<()> {
+        let had = self.tiers_of(at);
+        let mut names = self.take_names(at, had);
+        let found = names
+            .iter()
+            .position(|it| (it.group, it.name) == (group, name) && it.copies[nth(from)] != 0);
+        if let Some(index) = found {
+            let copies = &mut names[index].copies;
+            copies[nth(from)] -= 1;
+            if let Some(to) = to {
+                copies[nth(to)] = copies[nth(to)].saturating_add(1);
+            }
+            if names[index].tiers() == Tiers::NONE {
+                names.remove(index);
+            }
+        }
+        self.put_names(at, had, names);
+        found.map(|_| ())
+    }
+
+    /// Chooses whose names the target uses, by its first block behind `last`, which may be known.
+    fn choose_domain(&mut self, at: Option<Place>, last: Option<Place>, (block, name): (u64, u64)) {
+        if self.rank.domain.is_some() {
+            return;
+        }
+        let block = BlockHash::new(block);
+        let sequence = match last {
+            None => SequenceHash::root(block),
+            Some(last) => SequenceHash::new(self.forest.sequence_at(last)).extend(block),
+        };
+        let domain = if sequence.get() == name {
+            CANONICAL
+        } else {
+            self.foreign_domain(at, name)
+        };
+        self.forest.domains.join(domain, self.rank.slot);
+        self.rank.domain = Some(domain);
+    }
+
+    fn foreign_domain(&mut self, at: Option<Place>, name: u64) -> u32 {
+        let agreeing = at.and_then(|at| self.forest.foreign_domain_of(at, name));
+        let other = self
+            .forest
+            .domains
+            .first_foreign()
+            .filter(|it| at.is_none_or(|at| self.forest.usual_name(*it, at).is_none()));
+        agreeing
+            .or(other)
+            .unwrap_or_else(|| self.forest.domains.add())
+    }
+
+    /// Whether `blocks` more find room.
+    pub(crate) fn has_room(&self, blocks: usize) -> bool {
+        let domain = self.rank.domain.map(|it| self.forest.domains.at(it));
+        self.forest.has_room(blocks) && domain.is_none_or(|it| it.has_room(blocks))
+    }
+
+    /// Says that the claims are not complete any more.
+    pub(crate) fn lose_track(&mut self) {
+        self.rank.claims = Claims::Partial { announced: 0 };
+    }
+
+    /// Counts blocks that came into GPU memory.
+    pub(crate) fn announce(&mut self, tier: Tier, blocks: usize) {
+        if let (Claims::Partial { announced }, Tier::Gpu) = (&mut self.rank.claims, tier) {
+            *announced += blocks as u64;
+        }
+    }
+}
