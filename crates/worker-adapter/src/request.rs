@@ -4,7 +4,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use contracts::rpc::CallHead;
 use domain::{DpRank, Endpoint, EngineKind, HeaderSpace, Worker};
 use engine_wire::{CLIENT_RANK_HEADERS, Carrier, Report, Row};
-use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -61,6 +61,12 @@ pub(crate) fn outgoing(
         names_rank: false,
         reported: Reported::Nothing,
     };
+    if worker.engine == EngineKind::LlamaCpp {
+        // It closes the connection of a streamed answer though it promised to keep it, and the next request would be
+        // lost there.
+        let close = HeaderValue::from_static("close");
+        outgoing.headers.insert(CONNECTION, close);
+    }
     let endpoint = Endpoint::of_path(&head.path);
     let row = endpoint.map(|it| Row::of(worker.engine, &worker.version, it));
     if let Some(rank) = head.dp_rank

@@ -189,3 +189,16 @@ async fn any_other_mistake_is_answered_to_the_client_byte_for_byte() {
         assert!(collect(stream).await.0 == body.as_bytes());
     }
 }
+
+#[tokio::test]
+async fn a_connection_that_llama_cpp_promises_to_keep_is_not_used_again() {
+    let slots = Engine::of(EngineKind::LlamaCpp, "b1", HeaderSpace::Global, TWO).await;
+    let stream = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\
+                  keep-alive: timeout=5, max=100\r\n\r\n9\r\ndata: 1\n\n\r\n0\r\n\r\n";
+    for _ in 0..2 {
+        // Each exchange takes a connection of its own from the listener.
+        let (request, answer) = slots.exchange(head(None, &[]), stream.as_bytes()).await;
+        assert!(request.contains("\r\nconnection: close\r\n"));
+        assert_eq!(collect(answer.unwrap().1).await.0, b"data: 1\n\n");
+    }
+}
