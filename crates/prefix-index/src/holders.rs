@@ -170,11 +170,11 @@ impl Forest {
         end.min(view.len)
     }
 
-    /// How far those of `slots`, a bit set, but for `except` reach.
-    pub(crate) fn reach(&self, view: &View, slots: &[u64], except: u32) -> Reach {
+    /// How far those of `slots`, a bit set, reach.
+    pub(crate) fn reach(&self, view: &View, slots: &[u64]) -> Reach {
         let arena = &self.board.lines;
         let entries = view.entries(arena).expect("the writer's own");
-        let counts = |slot: u32| slot != except && is_in(slots, slot);
+        let counts = |slot: u32| is_in(slots, slot);
         let mut reach = Reach {
             cut: 0,
             parts: false,
@@ -185,10 +185,7 @@ impl Forest {
                 Entry::Many { words, line, .. } => {
                     let lines = set_lines(arena, (line, words));
                     (0..words as usize).any(|index| {
-                        let mut bits = word(lines, index) & slots.get(index).copied().unwrap_or(0);
-                        if except as usize / 64 == index {
-                            bits &= !(1 << (except % 64));
-                        }
+                        let bits = word(lines, index) & slots.get(index).copied().unwrap_or(0);
                         bits != 0
                     })
                 }
@@ -212,21 +209,11 @@ impl Forest {
         runs
     }
 
-    /// Whether one of `slots` but for `except` holds `offset` as one of its parts.
-    pub(crate) fn is_part_of(
-        &self,
-        view: &View,
-        slots: &[u64],
-        except: u32,
-        offset: usize,
-    ) -> bool {
+    /// Whether one of `slots` holds `offset` as one of its parts.
+    pub(crate) fn is_part_of(&self, view: &View, slots: &[u64], offset: usize) -> bool {
         let entries = view.entries(&self.board.lines).expect("the writer's own");
         (view.prefixes..view.prefixes + view.parts).any(|index| match entries.get(index) {
-            Entry::Part(part) => {
-                part.slot != except
-                    && is_in(slots, part.slot)
-                    && part.range().contains(&(offset as u32))
-            }
+            Entry::Part(part) => is_in(slots, part.slot) && part.range().contains(&(offset as u32)),
             _ => false,
         })
     }

@@ -314,7 +314,7 @@ impl PrefixIndex {
         self.forest.set_hold(run, slot, Hold::Nothing);
         if let Some(domain) = domain {
             for (range, _) in held {
-                self.forest.unname(domain, run, range, u32::MAX);
+                self.forest.unname(domain, run, range);
             }
         }
         self.forest.trim(run)

@@ -269,7 +269,7 @@ impl Forest {
     /// holds them yet. Where a name stands for another block, this one is noted as unnamed.
     pub(crate) fn name_canonically(&mut self, run: u32, range: Range<usize>) {
         let view = self.view(run);
-        let reach = self.reach(&view, &self.domains.at(CANONICAL).members, u32::MAX);
+        let reach = self.reach(&view, &self.domains.at(CANONICAL).members);
         let range = range.start.max(reach.cut)..range.end;
         if !reach.parts {
             self.name_new(run, range);
@@ -277,7 +277,7 @@ impl Forest {
         }
         for offset in range {
             let members = &self.domains.at(CANONICAL).members;
-            if !self.is_part_of(&view, members, u32::MAX, offset) {
+            if !self.is_part_of(&view, members, offset) {
                 self.name_new(run, offset..offset + 1);
             }
         }
@@ -349,11 +349,11 @@ impl Forest {
         true
     }
 
-    /// Takes the names of those blocks of `range` back that no member of `domain` but `except` holds.
-    pub(crate) fn unname(&mut self, domain: u32, run: u32, range: Range<usize>, except: u32) {
+    /// Takes the names of those blocks of `range` back that no member of `domain` holds.
+    pub(crate) fn unname(&mut self, domain: u32, run: u32, range: Range<usize>) {
         let view = self.view(run);
         let members = &self.domains.at(domain).members;
-        let reach = self.reach(&view, members, except);
+        let reach = self.reach(&view, members);
         let range = range.start.max(reach.cut)..range.end;
         if range.is_empty() {
             return;
@@ -362,7 +362,7 @@ impl Forest {
         self.touch(domain, names);
         for offset in range {
             let members = &self.domains.at(domain).members;
-            if reach.parts && self.is_part_of(&view, members, except, offset) {
+            if reach.parts && self.is_part_of(&view, members, offset) {
                 continue;
             }
             self.take_name(domain, place(run, offset));

@@ -283,7 +283,11 @@ impl Work<'_> {
             let from = at.offset as usize;
             self.forest.name_canonically(at.run, from..from + usual);
             if !self.forest.info[at.run as usize].unnamed.is_empty() {
+                let named = from..from + usual;
                 usual = self.forest.agreeing(domain, at, names);
+                // Those behind one without its name will come again.
+                let rest = named.start + usual..named.end;
+                self.forest.unname(domain, at.run, rest);
             }
             return usual;
         }
@@ -447,7 +451,7 @@ impl Work<'_> {
         self.rank.blocks -= u64::from(covered.held);
         if tiers == Tiers::NONE {
             if let Some(domain) = self.rank.domain {
-                self.forest.unname(domain, run, range, u32::MAX);
+                self.forest.unname(domain, run, range);
             }
             self.forest.trim(run);
         } else {

@@ -4,12 +4,15 @@
 
 mod naive;
 
+use std::collections::BTreeMap;
+
 use domain::{
-    BlockHash, BlockSize, DpRank, EngineHash, Epoch, KvOp, ModelName, Namespace, ResetReason,
-    StoredBlock, StoredBlocks, Target, Tier, WorkerId, sequence_hashes,
+    BlockHash, BlockSize, Depths, DpRank, EngineHash, Epoch, KvOp, ModelName, Namespace,
+    OverlapGroup, ResetReason, SequenceHash, StoredBlock, StoredBlocks, Target, Tier, WorkerId,
+    sequence_hashes,
 };
 use naive::{Model, TIERS};
-use prefix_index::{Carried, PrefixIndex, Size};
+use prefix_index::{Carried, Overlap, PrefixIndex, Size, Sparse};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -87,8 +90,30 @@ fn tiers() -> impl Strategy<Value = Tier> {
     prop_oneof![4 => Just(Tier::Gpu), 1 => Just(Tier::Host), 1 => Just(Tier::Disk)]
 }
 
-fn paths() -> impl Strategy<Value = Vec<BlockHash>> {
-    vec((0_u64..2).prop_map(BlockHash::new), 1..6)
+/// How long chains are.
+#[derive(Clone, Copy, Debug)]
+enum Chains {
+    /// A few blocks, each one of two.
+    Short,
+    /// A few stretches of blocks, each one of two, so that runs and sparse hashes matter.
+    Long,
+}
+
+fn paths(chains: Chains) -> BoxedStrategy<Vec<BlockHash>> {
+    match chains {
+        Chains::Short => vec((0_u64..2).prop_map(BlockHash::new), 1..6).boxed(),
+        Chains::Long => {
+            let stretch = (0_u64..2, prop_oneof![1_u64..4, Just(8), Just(17), Just(32)]);
+            vec(stretch, 1..4)
+                .prop_map(|stretches| {
+                    let blocks = stretches
+                        .into_iter()
+                        .flat_map(|(kind, len)| (0..len).map(move |it| 100 * kind + it));
+                    blocks.map(BlockHash::new).collect()
+                })
+                .boxed()
+        }
+    }
 }
 
 fn namespaces() -> impl Strategy<Value = Namespace> {
@@ -99,20 +124,25 @@ fn aliases() -> impl Strategy<Value = u64> {
     prop_oneof![8 => Just(0_u64), 2 => Just(1), 1 => Just(2)]
 }
 
-fn named() -> impl Strategy<Value = Named> {
-    (targets(), 0_u32..2, paths(), any::<usize>(), aliases()).prop_map(
-        |(target, group, path, from, alias)| Named {
+fn named(chains: Chains) -> impl Strategy<Value = Named> {
+    (
+        targets(),
+        0_u32..2,
+        paths(chains),
+        any::<usize>(),
+        aliases(),
+    )
+        .prop_map(|(target, group, path, from, alias)| Named {
             target,
             group,
             from: from % path.len(),
             path,
             alias,
-        },
-    )
+        })
 }
 
-fn steps() -> impl Strategy<Value = Step> {
-    let stored = (named(), tiers(), namespaces()).prop_map(|(named, tier, namespace)| {
+fn steps(chains: Chains) -> impl Strategy<Value = Step> {
+    let stored = (named(chains), tiers(), namespaces()).prop_map(|(named, tier, namespace)| {
         Step::Store(Stored {
             target: named.target,
             group: named.group,
@@ -126,13 +156,13 @@ fn steps() -> impl Strategy<Value = Step> {
     });
     prop_oneof![
         12 => stored,
-        6 => (named(), tiers()).prop_map(|(named, tier)| Step::Remove(named, tier)),
-        3 => (named(), tiers(), tiers()).prop_map(|(named, from, to)| Step::Retier(named, from, to)),
+        6 => (named(chains), tiers()).prop_map(|(named, tier)| Step::Remove(named, tier)),
+        3 => (named(chains), tiers(), tiers()).prop_map(|(named, from, to)| Step::Retier(named, from, to)),
         1 => targets().prop_map(Step::Clear),
         1 => targets().prop_map(Step::Reset),
         1 => (0_u32..3, 0_u64..4).prop_map(|(it, epoch)| Step::Fence(worker(it), Epoch::new(epoch))),
         1 => targets().prop_map(Step::Reload),
-        1 => (namespaces(), paths()).prop_map(|(namespace, path)| Step::Record(namespace, path)),
+        1 => (namespaces(), paths(chains)).prop_map(|(namespace, path)| Step::Record(namespace, path)),
         1 => (0_usize..40).prop_map(Step::Sweep),
     ]
 }
@@ -227,10 +257,61 @@ impl Both {
             let overlap = self.index.overlap(&namespace, &hashes);
             assert_eq!(overlap.groups, self.model.groups(&namespace, path));
             assert_eq!(overlap.stored, self.model.stored(&namespace, path));
+            self.compare_forms(&namespace, path, &hashes, &overlap);
             let carried = self.carried.depth(&namespace, &hashes);
             assert_eq!(carried, self.model.carried(&namespace, path));
         }
     }
+}
+
+impl Both {
+    /// Other ways to ask the same.
+    fn compare_forms(
+        &self,
+        namespace: &Namespace,
+        path: &[BlockHash],
+        hashes: &[SequenceHash],
+        overlap: &Overlap,
+    ) {
+        let reader = self.index.reader();
+        assert_eq!(reader.overlap(namespace, path), *overlap);
+        for every in [16, 32] {
+            let places = (every..=hashes.len()).step_by(every);
+            let last = (!hashes.len().is_multiple_of(every)).then_some(hashes.len());
+            let given: Vec<SequenceHash> = places.chain(last).map(|it| hashes[it - 1]).collect();
+            let sparse = Sparse::new(every as u32, hashes.len() as u32, &given).unwrap();
+            let answer = reader.overlap(namespace, sparse);
+            let best_of = |groups: &[OverlapGroup]| groups.iter().map(|it| it.depths.disk).max();
+            let deepest = best_of(&answer.groups).unwrap_or(0);
+            let best = best_of(&overlap.groups).unwrap_or(0);
+            assert!(best / every as u32 * every as u32 <= deepest && deepest <= best);
+            assert_eq!(answer.groups, cut(&overlap.groups, deepest));
+        }
+    }
+}
+
+/// `groups` as far as `depth`.
+fn cut(groups: &[OverlapGroup], depth: u32) -> Vec<OverlapGroup> {
+    let mut cut: BTreeMap<Depths, Vec<Target>> = BTreeMap::new();
+    for OverlapGroup { targets, depths } in groups {
+        let depths = Depths {
+            gpu: depths.gpu.min(depth),
+            host: depths.host.min(depth),
+            disk: depths.disk.min(depth),
+        };
+        if 0 < depths.disk {
+            cut.entry(depths)
+                .or_default()
+                .extend(targets.iter().cloned());
+        }
+    }
+    let deepest_first = cut.into_iter().rev();
+    deepest_first
+        .map(|(depths, mut targets)| {
+            targets.sort();
+            OverlapGroup { targets, depths }
+        })
+        .collect()
 }
 
 proptest! {
@@ -238,33 +319,51 @@ proptest! {
 
     #[test]
     fn answers_digests_and_counts_equal_those_of_full_prefix_sets(
-        steps in vec((steps(), paths()), 1..120)
+        steps in vec((steps(Chains::Short), paths(Chains::Short)), 1..120)
     ) {
-        let mut both = Both {
-            index: PrefixIndex::new(ENOUGH),
-            carried: Carried::new(ENOUGH),
-            model: Model::default(),
-        };
-        for (step, path) in steps {
-            both.step(step);
-            both.compare(&path);
-        }
-        let summaries: Vec<_> = both.index.ranks().collect();
-        assert_eq!(summaries, both.model.summaries());
-
-        let targets: Vec<Target> = both.model.ranks.keys().cloned().collect();
-        for (number, target) in targets.iter().enumerate() {
-            match number % 2 {
-                0 => both.apply(target, &KvOp::Cleared),
-                _ => remove_one_by_one(&mut both, target),
-            }
-            let left = both.index.rank(target).unwrap();
-            assert_eq!((left.blocks, left.digest), (0, 0));
-        }
-        while both.index.sweep(1000) {}
-        let nothing_but_targets = Size { targets: targets.len(), ..Size::default() };
-        assert_eq!(both.index.size(), nothing_but_targets);
+        check(&steps);
     }
+
+    #[test]
+    fn chains_of_many_runs_are_answered_exactly_however_they_are_asked_for(
+        steps in vec((steps(Chains::Long), paths(Chains::Long)), 1..80)
+    ) {
+        check(&steps);
+    }
+}
+
+fn check(steps: &[(Step, Vec<BlockHash>)]) {
+    let mut both = Both {
+        index: PrefixIndex::new(ENOUGH),
+        carried: Carried::new(ENOUGH),
+        model: Model::default(),
+    };
+    for (step, path) in steps {
+        both.step(step.clone());
+        both.compare(path);
+    }
+    let summaries: Vec<_> = both.index.ranks().collect();
+    assert_eq!(summaries, both.model.summaries());
+
+    let targets: Vec<Target> = both.model.ranks.keys().cloned().collect();
+    for (number, target) in targets.iter().enumerate() {
+        match number % 2 {
+            0 => both.apply(target, &KvOp::Cleared),
+            _ => remove_one_by_one(&mut both, target),
+        }
+        let left = both.index.rank(target).unwrap();
+        assert_eq!((left.blocks, left.digest), (0, 0));
+    }
+    while both.index.sweep(1000) {}
+    let nothing_but_targets = Size {
+        targets: targets.len(),
+        ..Size::default()
+    };
+    assert_eq!(both.index.size(), nothing_but_targets);
+    let memory = both.index.memory();
+    assert_eq!((memory.names, memory.odd_names), (0, 0));
+    // The set of slots in use.
+    assert!(memory.used <= 64, "{memory:?}");
 }
 
 fn remove_one_by_one(both: &mut Both, target: &Target) {
