@@ -69,11 +69,14 @@ def reasons_of_moves(router: Router, chats: list[Conversation]) -> list[str]:
 def two_engines(world: World) -> Figures:
     """50 conversations of five turns over two engines of two ranks, and as many by the engines' own choice."""
     ours, theirs = conversations("ours"), conversations("theirs")
-    before = world.router.waterfall()["measured"]["levels"]
+    before, faults_before = world.router.waterfall()["measured"]["levels"], world.router.rank_faults()
     with world.evidence.watch(world.engines) as turns:
         failed = hold(world.router, ours)
         turns += [turn for chat in ours for turn in chat.turns]
     after = world.router.waterfall()["measured"]["levels"]
+    faults = world.router.rank_faults() - faults_before
+    # On a busy machine an event may well be late.
+    late = faults.pop("late", 0)
     baseline = world.another_router("up-baseline", "round_robin")
     failed += hold(baseline, theirs)
     named = sum(turn.place is not None for chat in theirs for turn in chat.turns)
@@ -87,6 +90,8 @@ def two_engines(world: World) -> Figures:
         "ranks_used": exactly(len(places), len(world.places())),
         "moved_turns": Figure(len(moves)),
         "moved_without_reason": exactly(sum(not why for why in moves), 0),
+        "rank_faults": exactly(faults.total(), 0),
+        "rank_faults_late": Figure(late),
         "within_one_block_share": Figure(within_one_block(turns), least=0.99),
         "hit_over_ceiling": Figure(hit, least=0.95),
         "hit_over_ceiling_by_waterfall": Figure(

@@ -1,13 +1,14 @@
 """A `rankway up` process before engines."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from engine import RANKS, Api, Engine, Installed
-from harness import Process, answers, free_ports, get_object, post_object, until
+from harness import Process, answers, free_ports, get, get_object, post_object, until
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,14 @@ class Router:
 
     def waterfall(self) -> dict[str, Any]:
         return get_object(f"{self.admin}/api/v1/waterfall")
+
+    def rank_faults(self) -> Counter[str]:
+        """How often a rank was not as it was asked for, by cause."""
+        sample = re.compile(r'^rankway_rank_faults_total{[^}]*\bcause="(\w+)"[^}]*} (\S+)$', re.MULTILINE)
+        counted: Counter[str] = Counter()
+        for cause, value in sample.findall(get(f"{self.admin}/metrics")):
+            counted[cause] += int(float(value))
+        return counted
 
     def held(self, body: dict[str, Any]) -> dict[Place, int]:
         """Tokens of a request that it believes each rank to hold."""
