@@ -29,6 +29,26 @@ fn apply(index: &mut PrefixIndex, ops: &[KvOp]) {
 struct Naive(BTreeMap<Path, BTreeSet<Tier>>);
 
 impl Naive {
+    fn take(&mut self, step: &Step) {
+        match step {
+            Step::Store {
+                path,
+                from,
+                tier: to,
+            } => self.store(path, *from, tier(*to)),
+            Step::Remove { path, tier: from } => self.remove(path, tier(*from)),
+            Step::Shift { path, from, to } => {
+                if let Some(tiers) = self.0.get_mut(path)
+                    && tiers.remove(&tier(*from))
+                {
+                    tiers.insert(tier(*to));
+                }
+            }
+            Step::Clear => self.0.clear(),
+            Step::Restart | Step::Kill { .. } | Step::TellAll => {}
+        }
+    }
+
     /// Whether the engine knows the page, be it only for what hangs on it.
     fn knows(&self, path: &[u8]) -> bool {
         self.0.keys().any(|it| it.starts_with(path))
@@ -120,16 +140,33 @@ fn check(index: &PrefixIndex, naive: &Naive, all: &BTreeSet<Path>) {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Store { path: Path, from: usize, tier: u8 },
-    Remove { path: Path, tier: u8 },
-    Shift { path: Path, from: u8, to: u8 },
+    Store {
+        path: Path,
+        from: usize,
+        tier: u8,
+    },
+    Remove {
+        path: Path,
+        tier: u8,
+    },
+    Shift {
+        path: Path,
+        from: u8,
+        to: u8,
+    },
     Clear,
     Restart,
+    /// As a restart, but the store had missed the last few steps, which the engine repeats and readers drop.
+    Kill {
+        missed: usize,
+    },
     TellAll,
 }
 
 fn path() -> impl Strategy<Value = Path> {
-    prop::collection::vec(0_u8..2, 1..8)
+    // Few contents, one of them often, so that paths meet again and again.
+    let page = prop_oneof![4 => Just(0_u8), 1 => Just(1)];
+    prop::collection::vec(page, 1..7)
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -139,12 +176,31 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (path(), 0_u8..3, 0_u8..3).prop_map(|(path, from, to)| Step::Shift { path, from, to }),
         1 => Just(Step::Clear),
         1 => Just(Step::Restart),
+        3 => (0_usize..6).prop_map(|missed| Step::Kill { missed }),
         1 => Just(Step::TellAll),
     ]
 }
 
 fn tier(tier: u8) -> Tier {
     [Tier::Gpu, Tier::Host, Tier::Disk][usize::from(tier)]
+}
+
+/// What the gathering says of a step of the engine.
+fn said(pages: &mut Pages, step: &Step) -> Vec<KvOp> {
+    match step {
+        Step::Store {
+            path,
+            from,
+            tier: to,
+        } => store(pages, path, *from, tier(*to)),
+        Step::Remove { path, tier: from } => pages.remove(0, &[name(path)], tier(*from)),
+        Step::Shift { path, from, to } => pages.shift(0, name(path), tier(*from), tier(*to)),
+        Step::Clear => {
+            pages.clear();
+            vec![KvOp::Cleared]
+        }
+        Step::Restart | Step::Kill { .. } | Step::TellAll => Vec::new(),
+    }
 }
 
 struct World {
@@ -154,6 +210,8 @@ struct World {
     /// What a store of its own keeps.
     kept: BTreeMap<PageName, Record>,
     all: BTreeSet<Path>,
+    /// What was kept before each step since the last restart.
+    history: Vec<(BTreeMap<PageName, Record>, Step)>,
 }
 
 impl World {
@@ -164,51 +222,57 @@ impl World {
             naive: Naive::default(),
             kept: BTreeMap::new(),
             all: BTreeSet::new(),
+            history: Vec::new(),
         }
     }
 
     fn step(&mut self, step: Step) {
+        self.history.push((self.kept.clone(), step.clone()));
         let ops = match step {
-            Step::Store {
-                path,
-                from,
-                tier: t,
-            } => {
-                self.naive.store(&path, from, tier(t));
-                self.all.insert(path.clone());
-                store(&mut self.pages, &path, from, tier(t))
-            }
-            Step::Remove { path, tier: t } => {
-                self.naive.remove(&path, tier(t));
-                self.pages.remove(0, &[name(&path)], tier(t))
-            }
-            Step::Shift { path, from, to } => {
-                let (from, to) = (tier(from), tier(to));
-                if let Some(tiers) = self.naive.0.get_mut(&path)
-                    && tiers.remove(&from)
-                {
-                    tiers.insert(to);
-                }
-                self.pages.shift(0, name(&path), from, to)
-            }
-            Step::Clear => {
-                self.naive.0.clear();
-                self.pages.clear();
-                vec![KvOp::Cleared]
-            }
-            Step::TellAll => self.pages.tell_all(0),
             Step::Restart => {
-                self.keep();
-                let kept = Kept {
-                    geometry: self.pages.geometry,
-                    pages: self.kept.clone().into_iter().collect(),
-                };
-                self.pages = Pages::restore("m".parse().unwrap(), size(BLOCK), kept);
+                self.restart(self.kept.clone());
                 Vec::new()
+            }
+            Step::Kill { missed } => {
+                self.kill(missed);
+                Vec::new()
+            }
+            Step::TellAll => {
+                self.history.clear();
+                self.pages.tell_all(0)
+            }
+            step => {
+                self.naive.take(&step);
+                if let Step::Store { path, .. } = &step {
+                    self.all.insert(path.clone());
+                }
+                said(&mut self.pages, &step)
             }
         };
         apply(&mut self.index, &ops);
         self.keep();
+    }
+
+    fn restart(&mut self, kept: BTreeMap<PageName, Record>) {
+        self.history.clear();
+        self.kept = kept;
+        let kept = Kept {
+            geometry: self.pages.geometry,
+            pages: self.kept.clone().into_iter().collect(),
+        };
+        self.pages = Pages::restore("m".parse().unwrap(), size(BLOCK), kept);
+    }
+
+    fn kill(&mut self, missed: usize) {
+        // The last one is the kill itself.
+        self.history.pop();
+        let from = self.history.len().saturating_sub(missed);
+        let again = self.history.split_off(from);
+        let kept = again.first().map_or(&self.kept, |(kept, _)| kept);
+        self.restart(kept.clone());
+        for (_, step) in again {
+            said(&mut self.pages, &step);
+        }
     }
 
     fn keep(&mut self) {
@@ -255,7 +319,7 @@ proptest! {
     ) {
         let mut world = World::new();
         for step in steps {
-            if !matches!(step, Step::Restart) {
+            if !matches!(step, Step::Restart | Step::Kill { .. }) {
                 world.step(step);
                 check(&world.index, &world.naive, &world.all);
             }
@@ -281,7 +345,7 @@ proptest! {
         let mut world = World::new();
         world.pages.limit = limit;
         for step in steps {
-            if !matches!(step, Step::Restart) {
+            if !matches!(step, Step::Restart | Step::Kill { .. }) {
                 world.step(step);
                 prop_assert!(world.pages.tree.len() <= limit);
                 world.claims_are_true();
