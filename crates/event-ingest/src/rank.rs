@@ -368,6 +368,8 @@ impl RankTask {
         let (sender, receiver) = mpsc::channel(replay::QUEUE);
         self.replay = Some(receiver);
         self.asked = from;
+        // Only once: what is needed is more than what is missed for want of it.
+        self.recall = self.recall.take().filter(|_| attempt == 1);
         let from = if self.recall.is_some() {
             self.recall = Recall::of(&self.feed, &self.translator);
             EventSeq::new(0)

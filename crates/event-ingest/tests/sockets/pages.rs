@@ -306,6 +306,29 @@ async fn last(bus: &Switched, rank: &Rank) -> Followed {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_ring_that_cannot_be_read_from_the_start_is_then_asked_only_for_what_is_missing() {
+    let (bus, data) = (Switched::new(), tempfile::tempdir().unwrap());
+    let mut rank = Rank::start(0, usize::MAX).await;
+    for length in 1..=3 {
+        let stored = chain(&[1, 2, 3][..length], length - 1, Tier::Gpu, None);
+        rank.publish_pages(false, |batch| batch.stored(&stored))
+            .await;
+    }
+    register(&bus, &rank).await;
+    let ingest = Ingest::start(&bus, data.path());
+    batches(&bus, 0, 3).await;
+    ingest.stop().await;
+    rank.never_end_replays();
+    let before = rank.asked().len();
+
+    let ingest = Ingest::start_with(&bus, data.path(), |config| config.replay_timeout_ms = 20);
+
+    eventually(|| before + 2 <= rank.asked().len()).await;
+    assert_eq!(rank.asked()[before..before + 2], [0, 2]);
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_reader_that_asks_again_is_told_all_that_is_there_now() {
     let (bus, data) = (Switched::new(), tempfile::tempdir().unwrap());
     let mut rank = Rank::start(0, usize::MAX).await;
