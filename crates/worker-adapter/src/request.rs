@@ -72,8 +72,11 @@ pub(crate) fn outgoing(
     if let Some(rank) = head.dp_rank
         && let Some(number) = rank_number(worker, rank)?
     {
-        let carrier = row.map_or(Carrier::Nothing, |row| row.carrier);
-        outgoing.name_rank(worker, carrier, number, &head.path)?;
+        match row.map_or(Carrier::Nothing, |row| row.carrier) {
+            // The only rank is the one that runs.
+            Carrier::Nothing if worker.dp_size == 1 => {}
+            carrier => outgoing.name_rank(worker, carrier, number, &head.path)?,
+        }
     }
     if let Some(Report::Asked(field)) = row.map(|row| row.report) {
         outgoing.ask_for_report(field);

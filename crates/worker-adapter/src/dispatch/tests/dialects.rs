@@ -87,6 +87,16 @@ async fn a_rank_that_an_engine_would_ignore_is_an_error_and_sends_nothing() {
     .await;
 }
 
+#[tokio::test]
+async fn an_only_rank_runs_though_nothing_could_name_it() {
+    let old = Engine::of(EngineKind::Vllm, "0.10.2", HeaderSpace::Global, 0..1).await;
+    for path in ["/v1/chat/completions", "/tokenize"] {
+        let (request, answer) = old.exchange(head_to(path, Some(0)), OK).await;
+        assert_eq!(answer.unwrap().0.status, 200);
+        assert_eq!(parts(&request), (None, "{}"));
+    }
+}
+
 const WITHOUT: &str =
     r#"{"choices":[{"index":0}],"usage":{"prompt_tokens":120,"completion_tokens":2}}"#;
 const WITH: &str = r#"{"choices":[{"index":0,"meta_info":{"dp_rank":1,"cached_tokens":112}}],"usage":{"prompt_tokens":120,"completion_tokens":2}}"#;
