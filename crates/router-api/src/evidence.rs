@@ -29,6 +29,8 @@ const DEADLINE: Duration = Duration::from_secs(15);
 const SECOND_LOOK: Duration = Duration::from_millis(250);
 /// An index further behind the log than this says nothing of silence.
 const LEVEL: Duration = Duration::from_secs(5);
+/// Targets of which it is known when they were heard last; more than any fleet has ranks.
+const MAX_HEARD: usize = 65_536;
 /// Blocks not announced so long after the first token are overdue.
 const OVERDUE: Duration = Duration::from_secs(1);
 
@@ -55,6 +57,8 @@ pub(crate) struct Evidence {
     /// The last turn of each conversation at a target, while nothing has announced its blocks. Guards nothing
     /// else.
     unannounced: Mutex<HashMap<(ConversationKey, Target), Unannounced>>,
+    /// When each target was last seen to announce something. Guards nothing else.
+    heard: Mutex<HashMap<Target, Instant>>,
     skipped: IntCounter,
 }
 
@@ -72,6 +76,7 @@ impl Evidence {
         let evidence = Self {
             lane,
             unannounced: Mutex::default(),
+            heard: Mutex::default(),
             skipped,
         };
         (evidence, watches)
@@ -101,9 +106,27 @@ impl Evidence {
         let Some(waiting) = unannounced.get_mut(&(key.clone(), target.clone())) else {
             return false;
         };
-        let overdue = OVERDUE < waiting.first_token.elapsed() && !waiting.told;
+        let overdue = OVERDUE < waiting.first_token.elapsed()
+            && !waiting.told
+            && !self.is_heard_since(target, waiting.first_token);
         waiting.told |= overdue;
         overdue
+    }
+
+    /// A target has announced something.
+    fn hear(&self, target: &Target) {
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        if MAX_HEARD <= heard.len() {
+            heard.clear();
+        }
+        heard.insert(target.clone(), Instant::now());
+    }
+
+    /// Whether a target has announced anything since then: one that has is not silent, and what it did not
+    /// announce has another reason, such as a prompt of which the router knows other tokens than the engine.
+    fn is_heard_since(&self, target: &Target, since: Instant) -> bool {
+        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.get(target).is_some_and(|at| since < *at)
     }
 
     /// A turn is watched no more. Whether its rank has been called silent.
@@ -149,6 +172,9 @@ async fn settle(replica: &Replica, watch: Watch) {
         (None, None) => Seen::Nothing,
     };
     let told = replica.evidence.settled(&watch);
+    if let Seen::Announced { dp_rank, .. } = seen {
+        replica.evidence.hear(&watch.run.at(dp_rank));
+    }
     match watch.run.decision.place {
         Place::Target(_) if seen == Seen::Silence && told => {}
         Place::Target(_) => replica.saw(&watch.run, seen),
@@ -211,8 +237,8 @@ async fn look(replica: &Replica, watch: &Watch, tail: &Tail) -> Seen {
     }
 }
 
-/// Whether nothing else explains that a block was not announced: it has never been, by an index that has read
-/// the log and misses nothing of the rank.
+/// Whether nothing else explains that a block was not announced: its rank has not been heard since, and the block
+/// has never been announced, by an index that has read the log and misses nothing of the rank.
 async fn is_silence(replica: &Replica, watch: &Watch, tail: &Tail) -> bool {
     let request = OverlapRequest {
         namespace: tail.namespace.clone(),
@@ -220,6 +246,9 @@ async fn is_silence(replica: &Replica, watch: &Watch, tail: &Tail) -> bool {
         record: false,
     };
     let asked = watch.run.decision.target();
+    if asked.is_some_and(|it| replica.evidence.is_heard_since(it, watch.first_token)) {
+        return false;
+    }
     let answer = tokio::time::timeout(ASK_TIMEOUT, replica.index.overlap(request)).await;
     let Ok(Ok::<_, CallError>(answer)) = answer else {
         return false;

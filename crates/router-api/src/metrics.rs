@@ -39,13 +39,43 @@ pub(crate) struct Metrics {
     pub(crate) token_mismatch: IntGaugeVec,
     /// Changes of reservations that peers were not told.
     pub(crate) unpublished: IntCounter,
+    pub(crate) ranks: RankMetrics,
+    pub(crate) ends: EndMetrics,
+}
+
+/// What is counted of ranks asked for and ranks that ran.
+#[derive(Clone, Debug)]
+pub(crate) struct RankMetrics {
     /// Turns that did not run as they were asked to, by worker, rank asked and cause.
-    pub(crate) rank_faults: IntCounterVec,
+    pub(crate) faults: IntCounterVec,
     /// 1 where ranks asked for are ignored, by worker and endpoint.
-    pub(crate) rank_untrusted: IntGaugeVec,
+    pub(crate) untrusted: IntGaugeVec,
     /// Turns that were not watched because too many were.
     pub(crate) unwatched: IntCounter,
-    pub(crate) ends: EndMetrics,
+}
+
+impl RankMetrics {
+    fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let faults = Opts::new(
+            "rankway_rank_faults_total",
+            "Turns that did not run as they were asked to, by worker, rank asked and cause",
+        );
+        let untrusted = Opts::new(
+            "rankway_rank_untrusted",
+            "1 where the ranks asked for are ignored",
+        );
+        let unwatched = IntCounter::new(
+            "rankway_rank_checks_skipped_total",
+            "Turns that were not watched because too many were",
+        )?;
+        let faults = IntCounterVec::new(faults, &["worker", "dp_rank", "cause"])?;
+        let untrusted = IntGaugeVec::new(untrusted, &["worker", "endpoint"])?;
+        Ok(Self {
+            faults: registered(registry, faults)?,
+            untrusted: registered(registry, untrusted)?,
+            unwatched: registered(registry, unwatched)?,
+        })
+    }
 }
 
 /// What is counted when a request has been served.
@@ -177,20 +207,7 @@ impl Metrics {
                 "rankway_reservations_unpublished_total",
                 "Reservations that peers were not told",
             )?,
-            rank_faults: counters(
-                "rankway_rank_faults_total",
-                "Turns that did not run as they were asked to, by worker, rank asked and cause",
-                &["worker", "dp_rank", "cause"],
-            )?,
-            rank_untrusted: gauges(
-                "rankway_rank_untrusted",
-                "1 where the ranks asked for are ignored",
-                &["worker", "endpoint"],
-            )?,
-            unwatched: counter(
-                "rankway_rank_checks_skipped_total",
-                "Turns that were not watched because too many were",
-            )?,
+            ranks: RankMetrics::new(registry)?,
             ends: EndMetrics::new(registry)?,
         })
     }

@@ -93,7 +93,7 @@ pub(crate) async fn show(replica: Arc<Replica>, component: Component) {
             .collect();
         let findings = router.findings(now);
         drop(router);
-        let gauge = &replica.metrics.rank_untrusted;
+        let gauge = &replica.metrics.ranks.untrusted;
         let mut gone = std::mem::take(&mut shown);
         for (worker, epoch) in workers {
             for endpoint in Endpoint::ALL {

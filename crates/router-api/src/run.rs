@@ -81,7 +81,7 @@ impl Replica {
     fn count_fault(&self, asked: &Asked, fault: Fault, seen: Seen) {
         let rank = asked.dp_rank.to_string();
         let labels = [asked.worker.as_str(), &rank, fault.name()];
-        let counter = self.metrics.rank_faults.with_label_values(&labels);
+        let counter = self.metrics.ranks.faults.with_label_values(&labels);
         if counter.get() == 0 {
             let (worker, endpoint, fault) = (&asked.worker, asked.endpoint, fault.name());
             warn!(%worker, rank, %endpoint, fault, ?seen, "a rank is not what was asked for; from now on \

@@ -100,7 +100,7 @@ impl RouterApi {
         let local_addr = listener.local_addr().map_err(BindError::Address)?;
         let metrics = Metrics::new(&context.registry)?;
         let (leases, lanes) = Leases::new(metrics.untold.clone());
-        let (evidence, watches) = Evidence::new(metrics.unwatched.clone());
+        let (evidence, watches) = Evidence::new(metrics.ranks.unwatched.clone());
         let replica = Replica {
             mind: Mind::new(Router::new(instance.clone(), config.mind())),
             ids: Ids::new(&instance),

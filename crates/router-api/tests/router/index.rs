@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use contracts::rpc::{
     CallError, DumpStream, Index, LocateRequest, OverlapAnswer, OverlapRequest, TargetDigest,
 };
-use domain::{Depths, DpRank, OverlapGroup, Target};
+use domain::{Depths, DpRank, OverlapGroup, SequenceHash, Target};
 use futures::StreamExt;
 use tokio::time::{Instant, sleep};
 
@@ -29,6 +29,8 @@ pub(crate) enum Located {
     InVain,
     /// On these ranks.
     On(Vec<u32>),
+    /// On this rank, but for one prefix that is nowhere yet.
+    OnBut(u32, SequenceHash),
 }
 
 impl FakeIndex {
@@ -86,11 +88,14 @@ impl Index for FakeIndex {
         loop {
             let located = self.located.lock().unwrap().clone();
             match located {
+                Located::OnBut(rank, missing) if missing != request.tail => {
+                    return Ok(vec![DpRank::new(rank)]);
+                }
                 Located::On(ranks) => return Ok(ranks.into_iter().map(DpRank::new).collect()),
-                Located::NotYet if Instant::now() < deadline => {
+                Located::NotYet | Located::OnBut(..) if Instant::now() < deadline => {
                     sleep(Duration::from_millis(5)).await;
                 }
-                Located::NotYet | Located::InVain => return Ok(Vec::new()),
+                Located::NotYet | Located::OnBut(..) | Located::InVain => return Ok(Vec::new()),
             }
         }
     }

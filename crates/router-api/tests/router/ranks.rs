@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use affinity::Evidence;
+use contracts::rpc::PrefixHashes;
 use serde_json::{Value, json};
 
 use crate::client::{Answer, Client};
@@ -204,6 +205,31 @@ async fn a_later_turn_that_finds_what_was_never_announced_shows_the_silence_at_o
     tokio::time::sleep(Duration::from_millis(1_200)).await;
     turn(&world.client, &mut engine, found).await;
     assert_eq!(world.metric(&silent).await, Some(1.0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_that_announces_other_prompts_is_not_silent() {
+    let mut engine = Engine::start().await;
+    let world = World::before(&[&engine]).await;
+    let (first, asked) = turn(&world.client, &mut engine, silent_of_it).await;
+    let tail = match &world.index.asked.lock().unwrap()[0].hashes {
+        PrefixHashes::Dense(hashes) => *hashes.last().unwrap(),
+        PrefixHashes::Sparse { .. } => unreachable!("few blocks are asked for one by one"),
+    };
+    let asked = asked.unwrap();
+    world.index.locate(Located::OnBut(asked, tail));
+    let body = json!({"model": "m", "prompt": (50..60).collect::<Vec<u32>>()}).to_string();
+    let headers = [("x-rankway-conversation", "c")];
+    let engine_side = async { engine.next().await.answer(200, answer(0)) };
+    let client = world.client.post("/v1/completions", &headers, &body);
+    let (second, ()) = tokio::join!(client, engine_side);
+    let ran = async |answer: &Answer| explained(&world, answer).await["ran"].clone();
+    world
+        .until(async || ran(&second).await["evidence"] == "event")
+        .await;
+    world.index.locate(Located::InVain);
+    world.until(async || ran(&first).await.is_object()).await;
+    assert_eq!(world.metric(&faults(asked, "silent")).await, None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
