@@ -1,5 +1,6 @@
 //! The command line: words, flags and their help.
 
+mod fake_engine;
 mod values;
 
 use std::net::SocketAddr;
@@ -11,10 +12,11 @@ use clap::{Args, Parser, Subcommand};
 use placement::Policy;
 use worker_adapter::EngineUrl;
 
+pub(crate) use self::fake_engine::FakeEngineArgs;
 pub(crate) use self::values::distinct;
 use self::values::{address, admin_url, decision_id, number, whole};
 use crate::failure::Failure;
-use crate::{config, demo, explain, fake_engine, index, replay, up};
+use crate::{config, demo, explain, index, replay, up};
 
 /// Seconds that `up` may be told to wait for its first engine: up to a day.
 pub(crate) const ENGINE_WAIT_SECONDS: RangeInclusive<u64> = 1..=86_400;
@@ -48,7 +50,7 @@ enum Command {
     Demo(DemoArgs),
     /// Serve: all five services in one process over a durable embedded bus
     Up(UpArgs),
-    /// Serve as a fake vLLM engine with several attention-DP ranks, KV events and replay
+    /// Serve as a fake vLLM or SGLang engine with several attention-DP ranks, KV events and replay
     FakeEngine(FakeEngineArgs),
     /// Replay a trace in Mooncake format through routing policies, in simulated time
     Replay(ReplayArgs),
@@ -148,97 +150,6 @@ pub(crate) struct SettingsArgs {
         value_parser = whole::<u64>(ENGINE_WAIT_SECONDS)
     )]
     pub(crate) engine_wait_seconds: Option<u64>,
-}
-
-#[derive(Args)]
-#[command(after_help = "\
-Speaks vLLM's HTTP API and publishes its KV events; the answers are gibberish that depends only on
-the prompt and the seed.")]
-pub(crate) struct FakeEngineArgs {
-    /// Address of the HTTP API; port 0 takes a free one
-    #[arg(
-        long,
-        value_name = "ADDRESS",
-        default_value = "127.0.0.1:8000",
-        env = "RANKWAY_FAKE_LISTEN",
-        value_parser = address
-    )]
-    pub(crate) listen: SocketAddr,
-    /// Name of the model
-    #[arg(long, default_value = "fake-model", env = "RANKWAY_FAKE_MODEL")]
-    pub(crate) model: String,
-    /// Attention-DP ranks
-    #[arg(
-        long,
-        default_value_t = 4,
-        env = "RANKWAY_FAKE_DP",
-        allow_negative_numbers = true,
-        value_parser = whole::<u32>(1..=256)
-    )]
-    pub(crate) dp: u32,
-    /// Tokens per KV-cache block
-    #[arg(
-        long,
-        default_value_t = 16,
-        env = "RANKWAY_FAKE_BLOCK_SIZE",
-        allow_negative_numbers = true,
-        value_parser = whole::<u32>(1..=BLOCK_TOKENS)
-    )]
-    pub(crate) block_size: u32,
-    /// KV-cache blocks of each rank
-    #[arg(
-        long,
-        default_value_t = 8192,
-        env = "RANKWAY_FAKE_KV_BLOCKS",
-        allow_negative_numbers = true,
-        value_parser = whole::<u32>(1..=RANK_BLOCKS)
-    )]
-    pub(crate) kv_blocks: u32,
-    /// Port on which rank 0 publishes KV events, rank r on port + r; 0 takes free ones
-    #[arg(
-        long,
-        default_value_t = 0,
-        allow_negative_numbers = true,
-        value_parser = whole::<u16>(0..=65_535),
-        env = "RANKWAY_FAKE_KV_EVENTS_PORT"
-    )]
-    pub(crate) kv_events_port: u16,
-    /// Port on which rank 0 replays KV events, rank r on port + r; 0 takes free ones
-    #[arg(
-        long,
-        default_value_t = 0,
-        allow_negative_numbers = true,
-        value_parser = whole::<u16>(0..=65_535),
-        env = "RANKWAY_FAKE_REPLAY_PORT"
-    )]
-    pub(crate) replay_port: u16,
-    /// Prompt tokens that one rank computes in a second
-    #[arg(
-        long,
-        default_value_t = 20_000,
-        allow_negative_numbers = true,
-        value_parser = whole::<u32>(1..=u32::MAX.into()),
-        env = "RANKWAY_FAKE_PREFILL_RATE"
-    )]
-    pub(crate) prefill_rate: u32,
-    /// How many times faster than that time passes
-    #[arg(
-        long,
-        default_value_t = 1.0,
-        allow_negative_numbers = true,
-        value_parser = number(SPEED_UP),
-        env = "RANKWAY_FAKE_SPEED_UP"
-    )]
-    pub(crate) speed_up: f64,
-    /// Seed of the answers
-    #[arg(
-        long,
-        default_value_t = 0,
-        allow_negative_numbers = true,
-        value_parser = whole::<u64>(0..=u64::MAX),
-        env = "RANKWAY_FAKE_SEED"
-    )]
-    pub(crate) seed: u64,
 }
 
 #[derive(Args)]
@@ -414,7 +325,7 @@ impl Cli {
         match self.command {
             Command::Demo(args) => demo::run(args),
             Command::Up(args) => up::run(args),
-            Command::FakeEngine(args) => fake_engine::run(args),
+            Command::FakeEngine(args) => crate::fake_engine::run(args),
             Command::Replay(args) => replay::run(args),
             Command::Explain(args) => explain::run(args),
             Command::Index(args) => index::run(args),

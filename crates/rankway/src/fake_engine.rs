@@ -1,4 +1,4 @@
-//! `rankway fake-engine`: serve as a fake vLLM.
+//! `rankway fake-engine`: serve as a fake engine.
 
 use std::convert::Infallible;
 
@@ -13,17 +13,22 @@ use crate::report::print_line;
 pub(crate) fn run(args: FakeEngineArgs) -> Result<(), Failure> {
     check_fleet(args.dp, args.kv_blocks)?;
     service_kit::init_logging("info").map_err(Failure::wrong_use)?;
+    let with_events = |port| (!args.no_events).then_some(port);
     let config = engine_sim::Config {
+        engine: args.engine,
+        engine_version: args.engine_version,
         listen: args.listen,
         model: args.model,
         dp_size: args.dp,
+        start_rank: args.start_rank,
         block_size: args.block_size,
         kv_blocks: args.kv_blocks,
-        kv_events_port: Some(args.kv_events_port),
-        replay_port: Some(args.replay_port),
+        kv_events_port: with_events(args.kv_events_port),
+        replay_port: with_events(args.replay_port),
         prefill_tokens_per_second: f64::from(args.prefill_rate),
         speed_up: args.speed_up,
         seed: args.seed,
+        misbehave: args.misbehave.unwrap_or_default(),
         ..engine_sim::Config::default()
     };
     crate::runtime()?.block_on(serve(config))

@@ -13,6 +13,8 @@ pub(crate) struct Conversation {
     id: String,
     first_token: u32,
     turns: u32,
+    /// Where the client wants it.
+    at: Option<String>,
     client: Client,
 }
 
@@ -32,7 +34,16 @@ impl Conversation {
             id: format!("conversation-{number}"),
             first_token: 10_000 * number,
             turns: 0,
+            at: None,
             client: Client::new(),
+        }
+    }
+
+    /// The same at a rank of the client's choice, where clients may choose.
+    pub(crate) fn at(self, rank: u32) -> Self {
+        Self {
+            at: Some(rank.to_string()),
+            ..self
         }
     }
 
@@ -57,7 +68,8 @@ impl Conversation {
             "prompt": tokens.collect::<Vec<u32>>(),
             "max_tokens": 4,
         });
-        let headers = [("x-rankway-conversation", self.id.as_str())];
+        let mut headers = vec![("x-rankway-conversation", self.id.as_str())];
+        headers.extend(self.at.as_deref().map(|rank| ("x-rankway-dp-rank", rank)));
         let url = format!("{api}/v1/completions");
         self.client.try_post(&url, &headers, &body).await
     }

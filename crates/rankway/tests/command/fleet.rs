@@ -20,20 +20,25 @@ pub(crate) struct Engine {
 
 impl Engine {
     pub(crate) async fn start() -> Self {
-        Self::start_with("8192").await
+        Self::start_as(&[]).await
     }
 
     /// Each rank has `kv_blocks` blocks.
-    pub(crate) async fn start_with(kv_blocks: &'static str) -> Self {
-        Self::start_at(Ports(free_ports(1 + 2 * RANKS)), kv_blocks).await
+    pub(crate) async fn start_with(kv_blocks: &str) -> Self {
+        Self::start_as(&["--kv-blocks", kv_blocks]).await
     }
 
-    async fn start_at(ports: Ports, kv_blocks: &'static str) -> Self {
+    /// With more flags, of which `--start-rank` is at most 4.
+    pub(crate) async fn start_as(flags: &[&str]) -> Self {
+        Self::start_at(Ports(free_ports(1 + 4 * RANKS)), flags).await
+    }
+
+    async fn start_at(ports: Ports, flags: &[&str]) -> Self {
         let Ports(port) = ports;
         let listen = format!("127.0.0.1:{port}");
         let events = (port + 1).to_string();
-        let replay = (port + 1 + RANKS).to_string();
-        let mut running = Running::start(&[
+        let replay = (port + 1 + 2 * RANKS).to_string();
+        let command = [
             "fake-engine",
             "--listen",
             &listen,
@@ -43,9 +48,8 @@ impl Engine {
             &replay,
             "--speed-up",
             "10",
-            "--kv-blocks",
-            kv_blocks,
-        ]);
+        ];
+        let mut running = Running::start(&[&command, flags].concat());
         let line = running.says("serving").await;
         let url = line.strip_prefix("serving ").unwrap().to_owned();
         Self {
@@ -84,7 +88,7 @@ pub(crate) struct Ports(u16);
 
 impl Ports {
     pub(crate) async fn start(self) -> Engine {
-        Engine::start_at(self, "8192").await
+        Engine::start_at(self, &[]).await
     }
 }
 
@@ -103,19 +107,32 @@ impl Up {
         up
     }
 
+    /// On ports of its own, with a settings file instead of the engines' URLs, `engines` in it.
+    pub(crate) async fn start_told(data: &Path, engines: usize, settings: &str) -> Self {
+        let file = data.join("rankway.toml");
+        std::fs::write(&file, settings).unwrap();
+        let at = ["127.0.0.1:0", "127.0.0.1:0"];
+        let up = Self::start_with(at, data, &["--config", file.to_str().unwrap()]).await;
+        up.ready(engines).await;
+        up
+    }
+
     async fn start_at(api: &str, admin: &str, data: &Path, engines: &[&Engine]) -> Self {
         let urls: Vec<&str> = engines.iter().map(|it| it.url.as_str()).collect();
-        let mut running = Running::start(&[
+        Self::start_with([api, admin], data, &["--worker-urls", &urls.join(",")]).await
+    }
+
+    async fn start_with([api, admin]: [&str; 2], data: &Path, engines: &[&str]) -> Self {
+        let command = [
             "up",
-            "--worker-urls",
-            &urls.join(","),
             "--listen",
             api,
             "--admin-listen",
             admin,
             "--data-dir",
             data.to_str().unwrap(),
-        ]);
+        ];
+        let mut running = Running::start(&[&command, engines].concat());
         let line = running.logs("serving").await;
         let of = |key: &str| {
             let (_, rest) = line.split_once(&format!(" {key}=")).unwrap();

@@ -5,6 +5,7 @@
 mod conversation;
 mod crash;
 mod demo;
+mod engines;
 mod fleet;
 mod help;
 mod http_client;
@@ -12,6 +13,7 @@ mod mistake;
 mod process;
 mod replay;
 mod settled;
+mod truth;
 mod up;
 mod wrong_settings;
 mod wrong_use;

@@ -80,7 +80,7 @@ const WHOLE: &[(&str, &[&str])] = &[
     ),
     (
         "[[workers]]\nurl = \"http://a:1\"\nengine = \"x\"",
-        &["workers.0.engine", "vllm"],
+        &["workers.0.engine", "vllm", "sglang", "llama-cpp"],
     ),
 ];
 

@@ -116,6 +116,26 @@ const IMPOSSIBLE_ENGINES: &[(&str, &[&str])] = &[
     ("--speed-up nan", &["--speed-up", "write a number between"]),
     ("--prefill-rate 0", &["--prefill-rate", "between 1 and"]),
     ("--model=", &["model", "empty"]),
+    ("--engine trtllm", &["--engine", "write vllm or sglang"]),
+    ("--engine-version latest", &["engine_version", "latest"]),
+    (
+        "--engine sglang --start-rank 4",
+        &["start_rank 4 is for vllm"],
+    ),
+    ("--start-rank 4096", &["--start-rank", "between 0 and 4095"]),
+    ("--misbehave rudely", &["--misbehave", "ignore-rank"]),
+    (
+        "--misbehave ignore-rank=tokenize",
+        &["--misbehave", "no endpoint \"tokenize\"", "completions"],
+    ),
+    (
+        "--misbehave restart-after=0",
+        &["--misbehave", "restart-after needs a whole number"],
+    ),
+    (
+        "--misbehave local-ranks",
+        &["local-ranks needs a start_rank"],
+    ),
 ];
 
 #[tokio::test]
