@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, bail};
 
 use crate::clock::resident;
-use crate::contest::{How, Kind};
+use crate::contest::Kind;
 use crate::event::{Event, Naming, Request};
 use crate::fleet::{Asked, Fleet, Shape};
-use crate::structures::Queue;
+use crate::structures::{How, Queue};
 
 const SEED: u64 = 2026;
 /// Events on their way while memory is measured, so that they do not count.

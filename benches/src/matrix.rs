@@ -1,13 +1,13 @@
 //! The cases of the synthetic fleets.
 
 use crate::clock::{Ticks, percentile};
-use crate::contest::{Contestant, How, Kind};
+use crate::contest::{Contestant, Kind};
 use crate::event::{Event, Naming, Request};
 use crate::fleet::{Asked, EVICTED_BLOCKS, Fleet, Shape};
 use crate::report::Row;
 use crate::rounds::{Rounds, turns};
 use crate::settings::{Part, Settings};
-use crate::structures::Queue;
+use crate::structures::{How, Queue};
 
 /// The seed of everything here.
 const SEED: u64 = 2026;

@@ -25,6 +25,17 @@ use crate::event::{Event, Request};
 /// What a lane calls when it comes to a mark in its queue, on its own thread.
 pub type Mark = Box<dyn FnOnce() + Send>;
 
+/// How a request is put and answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// By block hashes, answered in the structure's own compact form.
+    Native,
+    /// By sequence hashes where the structure can, answered likewise.
+    BySequence,
+    /// By block hashes, answered as Dynamo's hash map.
+    Scores,
+}
+
 /// Something that keeps a mark alive until the lane has come to it.
 pub type Keep = Box<dyn Any + Send>;
 
@@ -49,6 +60,8 @@ pub trait Structure: Send + Sync + Sized + 'static {
     fn run_lane(&self, steps: flume::Receiver<Self::Step>);
     /// `request` in its own form.
     fn query(request: &Request) -> Self::Query;
+    /// Reads all hashes that a lookup `how` may read of `query`, and answers something that depends on them.
+    fn read_by(query: &Self::Query, how: How) -> u64;
     /// A reader.
     fn reader(self: &Arc<Self>) -> Self::Reader;
     /// Looks `query` up by the hashes of its blocks and leaves the structure's native answer with `reader`.

@@ -8,12 +8,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::clock::{Ticks, percentile};
-use crate::contest::How;
 use crate::event::Naming;
 use crate::report::Row;
 use crate::rounds::{Rounds, turns};
 use crate::settings::Settings;
-use crate::structures::Queue;
+use crate::structures::{How, Queue};
 use crate::trace::{self, Replay};
 
 /// Targets that the requests are spread over.

@@ -4,11 +4,11 @@
 //! only, as engines with a tree do, or any block, as engines with a free list do, whose chains then have holes
 //! that may be filled again. No block is stored while it is held, since the structures count copies differently.
 
-use crate::contest::{Contestant, How, Kind};
+use crate::contest::{Contestant, Kind};
 use crate::event::{Block, Change, Event, Naming, Request};
 use crate::model::Model;
 use crate::random::Random;
-use crate::structures::Queue;
+use crate::structures::{How, Queue};
 
 /// Targets of every stream.
 pub const TARGETS: u32 = 12;

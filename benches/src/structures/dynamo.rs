@@ -7,7 +7,7 @@ use dynamo_kv_router::indexer::positional::SearchMode;
 use dynamo_kv_router::protocols::{LocalBlockHash, OverlapScores};
 use dynamo_kv_router::{ConcurrentRadixTreeCompressed, PositionalIndexer, SyncIndexer};
 
-use super::{Keep, Mark, Structure, router_event};
+use super::{How, Keep, Mark, Structure, router_event};
 use crate::event::{Event, Request};
 
 /// The jump that Dynamo's own benchmark takes by default.
@@ -71,6 +71,10 @@ impl<I: Make> Structure for Dynamo<I> {
 
     fn query(request: &Request) -> Self::Query {
         router_event::query(request)
+    }
+
+    fn read_by(query: &Self::Query, _: How) -> u64 {
+        query.iter().fold(0, |all, it| all ^ it.0)
     }
 
     fn reader(self: &Arc<Self>) -> Self::Reader {

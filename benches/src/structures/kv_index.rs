@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dynamo_kv_router::protocols::OverlapScores;
 use kv_index::{ChainBlockMap, ChainIndex, ContentHash, SequenceHash, StoredBlock};
 
-use super::{Keep, Mark, Structure, router_event};
+use super::{How, Keep, Mark, Structure, router_event};
 use crate::event::{Change, Event, Request};
 
 /// `ChainIndex` of kv-index, told how many targets there are.
@@ -99,6 +99,10 @@ impl Structure for KvIndex {
 
     fn query(request: &Request) -> Self::Query {
         request.content.iter().copied().map(ContentHash).collect()
+    }
+
+    fn read_by(query: &Self::Query, _: How) -> u64 {
+        query.iter().fold(0, |all, it| all ^ it.0)
     }
 
     fn reader(self: &Arc<Self>) -> Reader {

@@ -10,7 +10,7 @@ use domain::{
 use dynamo_kv_router::protocols::OverlapScores;
 use prefix_index::{Answer, NamespaceKey, PrefixIndex};
 
-use super::{Keep, Mark, RANKS, Structure, router_event};
+use super::{How, Keep, Mark, RANKS, Structure, router_event};
 use crate::event::{Change, Event, Request};
 
 /// Blocks remembered after nobody holds them any more, so that ceilings can be told.
@@ -115,6 +115,13 @@ impl Structure for Ours {
                 .map(BlockHash::new)
                 .collect(),
             sequence: request.sequence.clone(),
+        }
+    }
+
+    fn read_by(query: &Query, how: How) -> u64 {
+        match how {
+            How::BySequence => query.sequence.iter().fold(0, |all, it| all ^ it.get()),
+            How::Native | How::Scores => query.blocks.iter().fold(0, |all, it| all ^ it.get()),
         }
     }
 
