@@ -311,7 +311,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(ProptestConfig::with_cases(250))]
 
     #[test]
     fn blocks_are_said_exactly_while_all_their_pages_are_there(
@@ -325,6 +325,11 @@ proptest! {
             }
         }
     }
+
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
     fn after_restarts_whatever_is_said_is_true_and_every_removal_counts(
