@@ -17,11 +17,13 @@ pub enum Queue {
     Bounded(usize),
 }
 
-/// A structure and the thread that writes to it.
+/// A structure and the thread that writes to it. Dropping it waits until the thread has let go of all it held,
+/// so that nobody else is measured meanwhile.
 pub struct Lane<S: Structure> {
     structure: Arc<S>,
-    steps: flume::Sender<S::Step>,
-    thread: JoinHandle<()>,
+    /// None while it is dropped.
+    steps: Option<flume::Sender<S::Step>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl<S: Structure> Lane<S> {
@@ -36,8 +38,8 @@ impl<S: Structure> Lane<S> {
         let thread = thread::spawn(move || own.run_lane(incoming));
         Self {
             structure,
-            steps,
-            thread,
+            steps: Some(steps),
+            thread: Some(thread),
         }
     }
 
@@ -53,14 +55,16 @@ impl<S: Structure> Lane<S> {
 
     /// Hands the lane one event.
     pub fn send(&self, step: S::Step) {
-        self.steps
-            .send(step)
-            .expect("the lane runs until it is dropped");
+        let sent = self.steps.as_ref().map(|it| it.send(step));
+        assert!(
+            matches!(sent, Some(Ok(()))),
+            "the lane runs until it is dropped"
+        );
     }
 
     /// Events that wait.
     pub fn waiting(&self) -> usize {
-        self.steps.len()
+        self.steps.as_ref().map_or(0, flume::Sender::len)
     }
 
     /// CPU time the lane takes for `steps`, which all wait for it when it begins.
@@ -93,17 +97,18 @@ impl<S: Structure> Lane<S> {
         ended.recv().expect("the lane came to the mark")
     }
 
-    /// Ends the lane and answers what it wrote.
-    pub fn finish(self) -> Arc<S> {
-        drop(self.steps);
-        self.thread.join().expect("the lane does not panic");
-        self.structure
-    }
-
     fn mark(&self, mark: impl FnOnce() + Send + 'static) -> Keep {
         let (step, keep) = S::mark(Box::new(mark));
         self.send(step);
         keep
+    }
+}
+
+impl<S: Structure> Drop for Lane<S> {
+    fn drop(&mut self) {
+        drop(self.steps.take());
+        // A lane that has panicked has said so, and its structure is not asked any more.
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
@@ -147,7 +152,6 @@ mod tests {
         lane.drain();
         S::native(&mut reader, &query);
         assert_eq!(S::depths(&mut reader, 2), [0, 1], "{}", S::NAME);
-        lane.finish();
     }
 
     #[test]
