@@ -125,7 +125,7 @@ impl Outgoing {
         struct Wishes<'a> {
             #[serde(borrow)]
             stream: Option<&'a RawValue>,
-            #[serde(borrow, alias = "return_meta_info")]
+            #[serde(borrow, rename = "return_meta_info")]
             report: Option<&'a RawValue>,
         }
         let is = |value: Option<&RawValue>| value.is_some_and(|it| it.get() == "true");

@@ -121,6 +121,9 @@ async fn an_sglang_says_which_rank_ran_and_its_client_does_not_see_that_it_was_a
     let refused = r#"{"return_meta_info":false,"stream":false}"#;
     let asked = r#"{"return_meta_info":false,"stream":false,"return_meta_info":true}"#;
     check(refused, asked, WITHOUT).await;
+    let other = r#"{"report":true}"#;
+    let asked = r#"{"report":true,"return_meta_info":true}"#;
+    check(other, asked, WITHOUT).await;
     let wished = r#"{"return_meta_info":true}"#;
     check(wished, wished, WITH).await;
 }
