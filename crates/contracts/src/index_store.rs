@@ -1,9 +1,9 @@
 //! What an indexer keeps in its own store, as messages of `proto/rankway/store/v1/index.proto`. A part of a
-//! rank's base is a [`prefix_index::RankSnapshot`].
+//! rank's base is a [`Chunk`].
 
 use bus::{Generation, Offset};
-use domain::{Epoch, EventSeq, KvOp, Target, WorkerId};
-use prefix_index::Claims;
+use domain::{Epoch, EventSeq, KvOp, Namespace, Target, WorkerId};
+use prefix_index::{Claims, HeldBlock};
 
 /// How far the partitions of `kv-events` have been applied; those not listed are to be read from the
 /// beginning.
@@ -30,7 +30,28 @@ pub struct Fence {
     pub epoch: Epoch,
 }
 
-/// One target, with its segments up to [`StoredRank::next_segment`].
+/// What counts of a store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Commit {
+    /// How far the log had been applied.
+    pub cursors: LogCursors,
+    /// The first part of the journal.
+    pub first_part: u64,
+    /// The last part.
+    pub last_part: u64,
+    /// How many bytes of the last part count.
+    pub bytes: u64,
+    /// The number of the first part's first frame.
+    pub first_frame: u64,
+    /// The number of the first frame not yet written.
+    pub next_frame: u64,
+    /// How many ranks have a base.
+    pub bases: u64,
+    /// Numbers of ranks that are not there any more, and whose segments do not count.
+    pub gone: Vec<u64>,
+}
+
+/// One target and where its stream stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredRank {
     /// The target.
@@ -41,26 +62,49 @@ pub struct StoredRank {
     pub awaiting: Option<EventSeq>,
     /// How complete its claims are.
     pub claims: Claims,
-    /// The number of the first segment not yet written.
-    pub next_segment: u64,
 }
 
-/// Where a rank's base is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Where a rank's base is, and what it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Base {
-    /// The number its chunks carry.
+    /// Each base of a rank has a higher one.
     pub generation: u64,
-    /// How many there are.
-    pub chunks: u32,
-    /// The first segment that is not in it.
-    pub first_segment: u64,
+    /// The rank as it is in the base.
+    pub rank: StoredRank,
+    /// The first frame that is not in it.
+    pub first_frame: u64,
+    /// The length of its file, in bytes.
+    pub bytes: u64,
 }
 
-/// Operations as they were applied.
+/// A part of a base: some blocks of one [`prefix_index::RankSnapshot`]. Its encoding takes 16 bytes a block and
+/// little besides where chains are long.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Segment {
-    /// Its place in the order of the rank's segments.
+pub struct Chunk {
+    /// How many blocks the chunks before it have: the place of its first one in the snapshot.
+    pub first: u32,
+    /// The namespaces that its blocks belong to.
+    pub namespaces: Vec<Namespace>,
+    /// The blocks. Their namespaces are places in this chunk, their parents places in the snapshot.
+    pub blocks: Vec<HeldBlock>,
+}
+
+/// What one save has added.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Frame {
+    /// Its place in the journal.
     pub number: u64,
+    /// What was applied.
+    pub segments: Vec<Segment>,
+}
+
+/// Operations of one rank as they were applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// The rank's number in its store.
+    pub number: u64,
+    /// Where it stands after them.
+    pub rank: StoredRank,
     /// In order.
     pub ops: Vec<KvOp>,
 }

@@ -92,7 +92,7 @@ impl Answers {
     /// The ranks of a worker that hold the block `tail`, and with it all before it that they have not lost.
     fn holders(&self, request: &LocateRequest) -> Vec<DpRank> {
         let tail = [request.tail];
-        let overlap = self.read().index.overlap(&request.namespace, &tail);
+        let overlap = self.read().index.overlap(&request.namespace, &tail[..]);
         let targets = overlap.groups.into_iter().flat_map(|it| it.targets);
         let of_worker =
             targets.filter(|it| it.worker == request.worker && it.epoch == request.epoch);

@@ -59,7 +59,7 @@ impl<'a> Asked<'a> {
 
     pub(crate) fn overlap(&self, index: &PrefixIndex, namespace: &Namespace) -> Overlap {
         match self {
-            Self::Dense(hashes) => index.overlap(namespace, hashes),
+            Self::Dense(hashes) => index.overlap(namespace, *hashes),
             Self::Sparse { sparse, .. } => index.reader().overlap(namespace, *sparse),
         }
     }

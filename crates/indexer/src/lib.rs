@@ -81,7 +81,8 @@ impl Indexer {
     /// be used; what is wrong with the bus or the store's content is mended or waited for.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         self.health.waiting("the store is being read");
-        let opening = saving::open(&self.config, self.metrics.clone());
+        let saved = self.context.health.component("index store");
+        let opening = saving::open(&self.config, self.metrics.clone(), saved);
         let (saving, index, loaded) = tokio::select! {
             biased;
             () = shutdown.cancelled() => return Ok(()),
@@ -97,7 +98,7 @@ impl Indexer {
             clock,
             self.config.gone_grace(),
         );
-        writer.take_up(&loaded);
+        writer.take_up(&loaded, self.config.shard);
         let running = Loop {
             bus: self.bus,
             answers: self.answers,

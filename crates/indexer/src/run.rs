@@ -16,7 +16,7 @@ use crate::answers::Answers;
 use crate::dump::Wanted;
 use crate::metrics::Metrics;
 use crate::partitions::{self, Item, Opened, Partitions, Read};
-use crate::saving::Saving;
+use crate::saving::{Saving, Then};
 use crate::tables::{self, Watched};
 use crate::writer::Writer;
 
@@ -74,7 +74,11 @@ impl Loop {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
-                done = self.saving.done() => self.saving.note(done),
+                done = self.saving.done() => {
+                    if self.saving.note(done, self.clock.now()) == Then::SaveAll {
+                        self.writer.forget_store();
+                    }
+                }
                 answer = self.writer.resyncs.answered() => {
                     self.writer.resyncs.note(answer, self.clock.now());
                 }
@@ -229,7 +233,9 @@ impl Loop {
     }
 
     fn save_if_due(&mut self) {
+        let now = self.clock.now();
         if !self.saving.is_on() {
+            self.saving.begin_if_due(now);
             if SAVE_OPS <= self.writer.unsaved_ops() {
                 drop(self.writer.gather());
             }
@@ -238,32 +244,52 @@ impl Loop {
         if !self.saving.is_idle() {
             return;
         }
-        let now = self.clock.now();
         let waited = now.since(self.saving.last_save());
-        if SAVE_AFTER <= waited || SAVE_OPS <= self.writer.unsaved_ops() {
+        let many = SAVE_OPS <= self.writer.unsaved_ops();
+        if SAVE_AFTER <= waited || many || self.saving.has_bases() {
             self.save(now);
         }
     }
 
     fn save(&mut self, now: Timestamp) {
         let mut changes = self.writer.gather();
+        // Without this one the log may be read on only where it was.
+        let unstored = self.writer.unstored();
+        changes.complete = unstored.is_none() && self.saving.may_complete();
         let writer = &self.writer;
-        changes.cursors = self
-            .partitions
-            .changed(|partition| writer.held_since(partition));
-        if !changes.is_empty() {
+        let held_since = |partition| writer.held_since(partition);
+        changes.cursors = match (self.saving.is_complete(), changes.complete) {
+            (true, _) => self.partitions.changed(held_since),
+            (false, true) => Some(self.partitions.cursors(held_since)),
+            (false, false) => None,
+        };
+        if self.saving.may_write_base()
+            && let Some(number) = unstored.or(self.saving.due())
+            && let Some((rank, snapshot)) = self.writer.base(number)
+        {
+            self.saving.write_base(number, rank, snapshot, &changes);
+        }
+        let first = changes.complete && !self.saving.is_complete();
+        if first || self.saving.has_bases() || !changes.is_empty() {
             self.saving.save(changes, now);
         }
     }
 
     async fn stop(mut self) {
-        self.saving.begin_no_more_jobs();
-        while !self.saving.is_idle() {
-            let done = self.saving.done().await;
-            self.saving.note(done);
+        self.saving.stop();
+        loop {
+            while self.saving.is_at_work() {
+                let done = self.saving.done().await;
+                if self.saving.note(done, self.clock.now()) == Then::SaveAll {
+                    self.writer.forget_store();
+                }
+            }
+            let saved = !self.saving.has_bases() && self.writer.unsaved_ops() == 0;
+            if !self.saving.is_idle() || saved {
+                break;
+            }
+            self.save(self.clock.now());
         }
-        self.save(self.clock.now());
-        self.saving.finish().await;
         info!("stopped");
     }
 }

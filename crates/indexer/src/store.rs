@@ -1,41 +1,56 @@
-//! The index on disk, in sled: a cache of the log that a restart takes up in place of reading everything again.
+//! The index on disk: a cache of the log that a restart takes up in place of reading everything again.
 //!
-//! Not a key a block: each rank has a base, in chunks, and segments of applied operations on top of it. What
-//! is applied is gathered and written with the cursors of the log in one batch, which sled applies whole or
-//! not at all: so after a crash the store stands at some earlier moment, and the log from there on leads to
-//! the present. When a rank's segments outgrow its base, they are folded into a new one. Everything read is
-//! checked for being whole; a store that is not is moved aside and built anew.
+//! Three kinds of files in one folder. The *journal* has what was applied, a frame a save, in parts of bounded
+//! length. A *base* has all that one rank held at one moment; it takes the place of the rank's segments in the
+//! frames before it, and when every rank is past a part of the journal the part goes. The *catalog*, in sled,
+//! says what of these counts. A save appends its frame, waits until the disk has it, and then commits the
+//! cursors of the log and the journal's length in one batch of the catalog, which sled applies whole or not at
+//! all, and waits for that too: so after a crash the store stands at some earlier save, and the log from there
+//! on leads to the present. Everything read is checked; a store that is not whole is moved aside and built anew.
 //!
-//! Segments and chunks lie in places that are written over when their content counts no more: sled copies about
-//! 4 bytes for each byte under keys that come and go, and about 2 under keys that stay. So a byte of operations
-//! costs about 3 bytes written, bases included (measured over 40 MB of events of 8 ranks of 20,000 blocks).
+//! Ranks get their bases in turn, the one first whose segments lie furthest back, whenever the journal has
+//! grown longer than all bases together. So each byte of operations is written once in the journal and about
+//! once in a base, and the folder holds about two bytes for each byte that the ranks hold
+//! (`tests/amplification.rs` measures both). Journal and bases are files of their own because sled, which moves
+//! what lies beside something deleted, wrote each of their bytes twice again, and its file grew to eight times
+//! what was in it.
 
-mod checkpoint;
-mod keys;
+mod base;
+mod files;
+mod folder;
+mod ledger;
 mod load;
-mod slots;
 #[cfg(test)]
 mod tests;
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use contracts::index_store::{Fence, LogCursors, Segment, StoredRank};
+use contracts::index_store::{Base, Commit, Fence, Frame, LogCursors, Segment, StoredRank};
 use contracts::{DecodeError, Encoding};
+use domain::{KvOp, WorkerId};
 
-pub(crate) use checkpoint::Folded;
-pub(crate) use keys::RankNumber;
-pub(crate) use load::{Loaded, LoadedRank};
-pub(crate) use slots::Slots;
+pub(crate) use base::write as write_base;
+pub(crate) use folder::{begin_anew, move_aside};
+use ledger::Ledger;
+pub(crate) use ledger::RankNumber;
+pub(crate) use load::Loaded;
 
-/// The version of the layout. Another one is not read: the store is rebuilt.
-const FORMAT: &[u8] = b"1";
-/// How many unusable stores are kept beside the new one.
-const MAX_BROKEN: u32 = 4;
+/// Keys of the catalog.
+const COMMIT: &[u8] = b"!commit";
+const FENCES: u8 = b'f';
+const BASES: u8 = b'b';
 
-/// An open store. Every call blocks; clones are the same store.
-#[derive(Clone)]
+/// An open store. Every call blocks. After an error it is of no more use.
 pub(crate) struct Store {
-    db: sled::Db,
+    folder: PathBuf,
+    catalog: sled::Db,
+    /// The last part of the journal.
+    journal: File,
+    ledger: Ledger,
+    cursors: LogCursors,
+    /// Whether a restart can begin with it.
+    complete: bool,
 }
 
 /// What has changed since the last save.
@@ -45,10 +60,12 @@ pub(crate) struct Changes {
     pub(crate) cursors: Option<LogCursors>,
     pub(crate) fences: Vec<Fence>,
     pub(crate) ranks: Vec<RankChange>,
-    /// How many ranks there are after this.
-    pub(crate) rank_count: u64,
-    /// Ranks that are not there any more. The rest of them is [`Store::erase`]d later.
+    /// Ranks that are not there any more.
     pub(crate) gone: Vec<RankNumber>,
+    /// Bases that have been written.
+    pub(crate) bases: Vec<(RankNumber, Base)>,
+    /// Whether every rank is in the store after this save.
+    pub(crate) complete: bool,
 }
 
 /// What has changed of a rank.
@@ -56,26 +73,23 @@ pub(crate) struct Changes {
 pub(crate) struct RankChange {
     pub(crate) number: RankNumber,
     pub(crate) rank: StoredRank,
-    /// What was applied, if anything was.
-    pub(crate) segment: Option<Segment>,
-    /// Where the segment goes.
-    pub(crate) slot: u32,
+    /// What was applied.
+    pub(crate) ops: Vec<KvOp>,
 }
 
 impl Changes {
+    /// Whether there is anything for the journal.
+    pub(crate) fn has_frame(&self) -> bool {
+        !self.ranks.is_empty()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.cursors.is_none()
             && self.fences.is_empty()
-            && self.ranks.is_empty()
+            && self.bases.is_empty()
             && self.gone.is_empty()
+            && !self.has_frame()
     }
-}
-
-/// What one save wrote.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Saved {
-    /// Bytes of each rank's segment.
-    pub(crate) segments: Vec<(RankNumber, u64)>,
 }
 
 /// Why a store cannot be used.
@@ -84,8 +98,28 @@ pub(crate) enum StoreError {
     /// Somebody else has it open.
     #[error("the index store is in use by another process")]
     InUse,
+    /// An older or a newer version has written it.
+    #[error(
+        "the index store has format {found}, and this version reads format {}",
+        folder::FORMAT
+    )]
+    Format {
+        /// What it says of itself.
+        found: String,
+    },
+    /// A file cannot be read or written: a full disk is one cause.
+    #[error("{doing} {}", path.display())]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// With which file or folder.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
     /// sled says so.
-    #[error("use the index store")]
+    #[error("use the index store's catalog")]
     Sled(#[source] sled::Error),
     /// A value does not decode.
     #[error("read the index store")]
@@ -105,76 +139,120 @@ impl From<sled::Error> for StoreError {
     }
 }
 
-impl Store {
-    /// Opens what is at `path`, or an empty store where there is nothing.
-    pub(crate) fn open(path: &Path, cache_mib: u64) -> Result<Self, StoreError> {
-        let db = sled::Config::new()
-            .path(path)
-            .cache_capacity(cache_mib.saturating_mul(1024 * 1024))
-            .flush_every_ms(Some(500))
-            .open()?;
-        match db.get(keys::FORMAT)? {
-            Some(format) if format == FORMAT => {}
-            Some(format) => {
-                return Err(StoreError::Damaged(format!("format {format:?} is unknown")));
-            }
-            None if db.is_empty() => {
-                let mut batch = sled::Batch::default();
-                batch.insert(keys::FORMAT, FORMAT);
-                keys::padding().for_each(|key| batch.insert(key, &[]));
-                db.apply_batch(batch)?;
-            }
-            None => return Err(StoreError::Damaged("the format is missing".into())),
+impl StoreError {
+    fn io(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io {
+            doing,
+            path,
+            source,
         }
-        Ok(Self { db })
-    }
-
-    /// Writes all changes, or none.
-    pub(crate) fn save(&self, changes: &Changes) -> Result<Saved, StoreError> {
-        let mut batch = sled::Batch::default();
-        let mut saved = Saved::default();
-        if let Some(cursors) = &changes.cursors {
-            batch.insert(keys::CURSORS, &cursors.to_bytes()[..]);
-        }
-        for fence in &changes.fences {
-            batch.insert(keys::fence(&fence.worker), &fence.to_bytes()[..]);
-        }
-        for change in &changes.ranks {
-            let number = change.number;
-            if let Some(segment) = &change.segment {
-                let segment = segment.to_bytes();
-                saved.segments.push((number, segment.len() as u64));
-                batch.insert(keys::segment(number, change.slot), &segment[..]);
-            }
-            batch.insert(keys::rank(number), &change.rank.to_bytes()[..]);
-        }
-        for number in &changes.gone {
-            batch.remove(keys::rank(*number));
-        }
-        batch.insert(keys::RANK_COUNT, &changes.rank_count.to_be_bytes());
-        self.db.apply_batch(batch)?;
-        Ok(saved)
-    }
-
-    /// Makes sure that everything saved outlives this process.
-    pub(crate) fn flush(&self) -> Result<(), StoreError> {
-        self.db.flush()?;
-        Ok(())
     }
 }
 
-/// Moves an unusable store to the next free `NAME.broken-N`, or over the last of them.
-pub(crate) fn move_aside(path: &Path) -> std::io::Result<PathBuf> {
-    let beside = |number: u32| {
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".broken-{number}"));
-        path.with_file_name(name)
-    };
-    let free = (1..MAX_BROKEN).map(beside).find(|it| !it.exists());
-    let aside = free.unwrap_or_else(|| beside(MAX_BROKEN));
-    if aside.exists() {
-        std::fs::remove_dir_all(&aside)?;
+impl Store {
+    /// Writes all changes, or none, and returns when the disk has them. Answers how many bytes went into the
+    /// journal.
+    pub(crate) fn save(&mut self, changes: &Changes) -> Result<u64, StoreError> {
+        let written = match changes.has_frame() {
+            true => self.append(changes)?,
+            false => 0,
+        };
+        let mut batch = sled::Batch::default();
+        let mut obsolete = Vec::new();
+        for fence in &changes.fences {
+            batch.insert(fence_key(&fence.worker), &fence.to_bytes()[..]);
+        }
+        for (number, base) in &changes.bases {
+            batch.insert(base_key(*number), &base.to_bytes()[..]);
+            let old = self.ledger.based(*number, base);
+            obsolete.extend(old.map(|it| self.base_file(*number, it)));
+        }
+        for number in &changes.gone {
+            batch.remove(base_key(*number));
+            let old = self.ledger.gone(*number);
+            obsolete.extend(old.map(|it| self.base_file(*number, it)));
+        }
+        for part in self.ledger.pass() {
+            obsolete.push(files::journal(&self.folder, part));
+        }
+        if let Some(cursors) = &changes.cursors {
+            self.cursors = cursors.clone();
+        }
+        batch.insert(COMMIT, &self.commit().to_bytes()[..]);
+        self.catalog.apply_batch(batch)?;
+        self.catalog.flush()?;
+        if changes.complete && !self.complete {
+            folder::complete(&self.folder)?;
+            self.complete = true;
+        }
+        // What is left over by a crash here is removed at the next start.
+        obsolete
+            .iter()
+            .for_each(|path| drop(std::fs::remove_file(path)));
+        Ok(written)
     }
-    std::fs::rename(path, &aside)?;
-    Ok(aside)
+
+    /// The rank whose base is to be written next, if it is time for one.
+    pub(crate) fn due(&self) -> Option<RankNumber> {
+        self.ledger.due()
+    }
+
+    /// The number that the next frame will have.
+    pub(crate) fn next_frame(&self) -> u64 {
+        self.ledger.next_frame()
+    }
+
+    /// The generation that the next base of a rank will have.
+    pub(crate) fn next_generation(&self, number: RankNumber) -> u64 {
+        self.ledger.next_generation(number)
+    }
+
+    /// Whether a restart can begin with it.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    fn append(&mut self, changes: &Changes) -> Result<u64, StoreError> {
+        if self.ledger.part_is_full() {
+            let path = files::journal(&self.folder, self.ledger.roll());
+            self.journal = File::create(&path).map_err(StoreError::io("create", &path))?;
+        }
+        let segment = |change: &RankChange| Segment {
+            number: change.number.0,
+            rank: change.rank.clone(),
+            ops: change.ops.clone(),
+        };
+        let frame = Frame {
+            number: self.ledger.next_frame(),
+            segments: changes.ranks.iter().map(segment).collect(),
+        };
+        let path = files::journal(&self.folder, self.ledger.last_part());
+        let appended = files::append(&mut self.journal, &frame.to_bytes());
+        let bytes = appended.map_err(StoreError::io("append to", &path))?;
+        let synced = self.journal.sync_data();
+        synced.map_err(StoreError::io("sync", &path))?;
+        let ranks = changes.ranks.iter().map(|it| it.number);
+        self.ledger.appended(bytes, ranks);
+        Ok(bytes)
+    }
+
+    fn commit(&self) -> Commit {
+        Commit {
+            cursors: self.cursors.clone(),
+            ..self.ledger.commit()
+        }
+    }
+
+    fn base_file(&self, number: RankNumber, generation: u64) -> PathBuf {
+        files::base(&self.folder, number.0, generation)
+    }
+}
+
+fn fence_key(worker: &WorkerId) -> Vec<u8> {
+    [&[FENCES], worker.as_str().as_bytes()].concat()
+}
+
+fn base_key(number: RankNumber) -> Vec<u8> {
+    [&[BASES][..], &number.0.to_be_bytes()].concat()
 }

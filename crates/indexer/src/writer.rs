@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bus::Offset;
-use contracts::index_store::{Fence, LogCursors, Segment, StoredRank};
-use contracts::rpc::{DumpedRank, Feed};
+use contracts::index_store::{Fence, LogCursors, StoredRank};
+use contracts::rpc::{DumpedRank, Feed, Shard};
 use contracts::topics;
 use domain::{Epoch, KvBatch, KvOp, Target, TargetState, Timestamp, WorkerId};
 use prefix_index::{Applied, Claims, RankSnapshot};
 use service_kit::Clock;
 use tracing::{info, warn};
 
-use crate::answers::Answers;
+use crate::answers::{Answers, Held};
 use crate::dump::Beginning;
 use crate::fleet::Fleet;
 use crate::metrics::Metrics;
@@ -44,7 +44,8 @@ struct Tracked {
     /// The partition of its events.
     partition: u32,
     position: Position,
-    next_segment: u64,
+    /// Whether the store has it. Until then what is applied is for its base alone.
+    stored: bool,
     /// Applied and not yet gathered for a save.
     ops: Vec<KvOp>,
     /// Whether anything that is stored of it has changed since the last save.
@@ -79,21 +80,28 @@ impl Writer {
         }
     }
 
-    /// Takes up what a store held; the index has it already.
-    pub(crate) fn take_up(&mut self, loaded: &Loaded) {
+    /// Takes up what a store held of `shard`; the index has it already.
+    pub(crate) fn take_up(&mut self, loaded: &Loaded, shard: Shard) {
         self.next_number = loaded.next_number;
+        let mut elsewhere = Vec::new();
         for (number, rank) in &loaded.ranks {
             let StoredRank {
                 target,
                 cursor,
                 awaiting,
-                next_segment,
                 ..
-            } = &rank.stored;
+            } = rank;
             let mut tracked = Tracked::new(*number, target);
             tracked.position = Position::at(*cursor, *awaiting);
-            tracked.next_segment = *next_segment;
+            if !shard.follows(tracked.partition) {
+                elsewhere.push(target.clone());
+            }
             self.ranks.insert(target.clone(), tracked);
+        }
+        for target in elsewhere {
+            info!(%target, "dropped: another shard follows it");
+            self.answers.write().index.forget(&target);
+            self.drop_rank(&target);
         }
         // A fence may have been saved after the ranks it ended had been loaded.
         let fences: Vec<(WorkerId, Epoch)> = {
@@ -280,38 +288,60 @@ impl Writer {
         let mut changes = Changes {
             fences: unsaved.fences,
             gone: unsaved.gone,
-            rank_count: self.ranks.len() as u64,
             ..Changes::default()
         };
-        let held = self.answers.read();
         for (target, tracked) in &mut self.ranks {
             if !std::mem::take(&mut tracked.changed) {
                 continue;
             }
             let ops = std::mem::take(&mut tracked.ops);
-            let segment = (!ops.is_empty()).then_some(Segment {
-                number: tracked.next_segment,
-                ops,
-            });
-            tracked.next_segment += u64::from(segment.is_some());
-            let rank = StoredRank {
-                target: target.clone(),
-                cursor: tracked.position.cursor(),
-                awaiting: tracked.position.awaiting(),
-                claims: held
-                    .index
-                    .rank(target)
-                    .map_or(Claims::Complete, |it| it.claims),
-                next_segment: tracked.next_segment,
-            };
-            changes.ranks.push(RankChange {
-                number: tracked.number,
-                rank,
-                segment,
-                slot: 0,
-            });
+            if tracked.stored {
+                let rank = tracked.rank(target, &self.answers.read());
+                changes.ranks.push(RankChange {
+                    number: tracked.number,
+                    rank,
+                    ops,
+                });
+            }
         }
         changes
+    }
+
+    /// The store has nothing any more: everything is to be saved anew.
+    pub(crate) fn forget_store(&mut self) {
+        self.unsaved = Unsaved::default();
+        for tracked in self.ranks.values_mut() {
+            tracked.stored = false;
+            tracked.ops.clear();
+        }
+        let held = self.answers.read();
+        let fence = |(worker, epoch): (&WorkerId, Epoch)| Fence {
+            worker: worker.clone(),
+            epoch,
+        };
+        self.unsaved.fences = held.index.fences().map(fence).collect();
+    }
+
+    /// A rank that the store does not have yet.
+    pub(crate) fn unstored(&self) -> Option<RankNumber> {
+        let unstored = self.ranks.values().find(|it| !it.stored);
+        unstored.map(|it| it.number)
+    }
+
+    /// All of a rank for its base, when everything applied has just been gathered. From now on what is applied
+    /// is for the journal.
+    pub(crate) fn base(&mut self, number: RankNumber) -> Option<(StoredRank, RankSnapshot)> {
+        let mut ranks = self.ranks.iter_mut();
+        let (target, tracked) = ranks.find(|it| it.1.number == number)?;
+        tracked.stored = true;
+        let held = self.answers.read();
+        let rank = tracked.rank(target, &held);
+        let snapshot = held.index.snapshot(target).unwrap_or(RankSnapshot {
+            claims: rank.claims,
+            namespaces: Vec::new(),
+            blocks: Vec::new(),
+        });
+        Some((rank, snapshot))
     }
 
     fn claims(&self, target: &Target) -> Option<Claims> {
@@ -407,9 +437,19 @@ impl Tracked {
             number,
             partition: topics::kv_events_of(&target.worker, target.dp_rank).index,
             position: Position::default(),
-            next_segment: 0,
+            stored: true,
             ops: Vec::new(),
             changed: true,
+        }
+    }
+
+    fn rank(&self, target: &Target, held: &Held) -> StoredRank {
+        let claims = held.index.claims(target);
+        StoredRank {
+            target: target.clone(),
+            cursor: self.position.cursor(),
+            awaiting: self.position.awaiting(),
+            claims: claims.unwrap_or(Claims::Complete),
         }
     }
 }

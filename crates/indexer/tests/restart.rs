@@ -5,7 +5,7 @@
 mod world;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -148,7 +148,7 @@ async fn a_fenced_incarnation_does_not_come_back() {
 }
 
 #[tokio::test]
-async fn segments_that_outgrow_the_base_are_folded_and_come_back() {
+async fn a_journal_that_outgrows_the_bases_is_passed_and_all_comes_back() {
     let (world, _) = World::new();
     let rank = target("w#1/0");
     let running = world.start().await;
@@ -160,7 +160,7 @@ async fn segments_that_outgrow_the_base_are_folded_and_come_back() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let base = || running.metric("rankway_index_store_bytes_total", Some("base"));
-    until!("folded", 0.0 < base());
+    until!("a base", 0.0 < base());
     for seq in 240..250 {
         told.push(batch(&rank, seq, vec![stored(&[seq], 0)]));
         world.append(told[seq as usize].clone()).await;
@@ -174,22 +174,32 @@ async fn segments_that_outgrow_the_base_are_folded_and_come_back() {
     let running = world.start().await;
 
     assert_eq!(contents(&running.digests().await), rebuilt(&told));
-    assert!(applied(&running) < 240.0);
+    let again = applied(&running);
+    assert!(again < 240.0, "{again} batches were read again");
     assert_eq!(
         running.metric("rankway_index_store_broken_total", None),
         0.0
     );
 }
 
-/// Opens a store just closed: sled lets go of its lock a little after its handle is dropped.
-fn opened(path: &Path) -> sled::Db {
+/// Opens the catalog of a store just closed: sled lets go of its lock a little after its handle is dropped.
+fn catalog(path: &Path) -> sled::Db {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
     loop {
-        match sled::open(path) {
+        match sled::open(path.join("catalog")) {
             Ok(db) => return db,
             Err(why) => assert!(tokio::time::Instant::now() < deadline, "{why}"),
         }
     }
+}
+
+/// The files of a store whose names begin so.
+fn files(path: &Path, name: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(path).unwrap().map(|it| it.unwrap().path());
+    let named = |it: &PathBuf| it.file_name().unwrap().to_str().unwrap().starts_with(name);
+    let mut files: Vec<PathBuf> = entries.filter(named).collect();
+    files.sort();
+    files
 }
 
 /// Spoils a stopped indexer's store, and expects it aside and the index rebuilt from the log.
@@ -221,51 +231,81 @@ async fn rebuilds_after(spoil: impl FnOnce(&Path)) {
 }
 
 #[tokio::test]
-async fn a_store_of_another_format_is_moved_aside() {
+async fn a_store_of_a_newer_format_is_moved_aside() {
+    rebuilds_after(|path| fs::write(path.join("format"), "999").unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_store_of_the_first_format_is_moved_aside() {
     rebuilds_after(|path| {
-        let db = opened(path);
-        db.insert("!format", "999").unwrap();
-        db.flush().unwrap();
+        fs::remove_dir_all(path).unwrap();
+        drop(sled::open(path).unwrap());
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_store_with_a_segment_missing_is_moved_aside() {
+async fn a_store_with_a_part_of_its_journal_missing_is_moved_aside() {
+    rebuilds_after(|path| fs::remove_file(&files(path, "journal-")[0]).unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_store_with_a_torn_journal_is_moved_aside() {
     rebuilds_after(|path| {
-        let db = opened(path);
-        let segments: Vec<_> = db.scan_prefix("v").keys().flatten().collect();
-        db.remove(&segments[0]).unwrap();
-        db.flush().unwrap();
+        let part = files(path, "journal-").pop().unwrap();
+        let bytes = fs::read(&part).unwrap();
+        fs::write(&part, &bytes[..bytes.len() - 1]).unwrap();
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_store_with_an_unreadable_value_is_moved_aside() {
+async fn a_store_with_a_flipped_bit_is_moved_aside() {
     rebuilds_after(|path| {
-        let db = opened(path);
-        let segment = db.scan_prefix("v").keys().next().unwrap().unwrap();
-        db.insert(segment, &[0xff; 32]).unwrap();
-        db.flush().unwrap();
+        let part = files(path, "journal-").pop().unwrap();
+        let mut bytes = fs::read(&part).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 0x10;
+        fs::write(&part, bytes).unwrap();
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_store_with_a_rank_missing_is_moved_aside() {
+async fn a_store_with_an_unreadable_commit_is_moved_aside() {
     rebuilds_after(|path| {
-        let db = opened(path);
-        let rank = db.scan_prefix("r").keys().next().unwrap().unwrap();
-        db.remove(rank).unwrap();
-        db.flush().unwrap();
+        let catalog = catalog(path);
+        catalog.insert("!commit", &[0xff; 32]).unwrap();
+        catalog.flush().unwrap();
     })
     .await;
+}
+
+#[tokio::test]
+async fn what_was_written_after_the_last_commit_does_not_count() {
+    let (world, _) = World::new();
+    let told = history(3, 300);
+    for batch in &told {
+        world.append(batch.clone()).await;
+    }
+    world.start().await.stop().await;
+    let part = files(&world.store(), "journal-").pop().unwrap();
+    let mut bytes = fs::read(&part).unwrap();
+    bytes.extend_from_slice(&[7; 100]);
+    fs::write(&part, bytes).unwrap();
+    fs::write(world.store().join("base-9-9"), "torn").unwrap();
+
+    let running = world.start().await;
+
+    assert_eq!(contents(&running.digests().await), rebuilt(&told));
+    let broken = running.metric("rankway_index_store_broken_total", None);
+    assert_eq!(broken, 0.0);
+    assert!(!world.store().join("base-9-9").exists());
 }
 
 /// Whatever is overwritten in sled's own file, the outcome is right: what was lost is read from the log again.
 #[tokio::test]
-async fn any_damage_to_the_file_leaves_a_right_index() {
+async fn any_damage_to_the_catalog_leaves_a_right_index() {
     for (number, part) in [0.0, 0.2, 0.5, 0.8].into_iter().enumerate() {
         let (world, _) = World::new();
         let told = history(3, 300);
@@ -273,7 +313,7 @@ async fn any_damage_to_the_file_leaves_a_right_index() {
             world.append(batch.clone()).await;
         }
         world.start().await.stop().await;
-        let file = world.store().join("db");
+        let file = world.store().join("catalog").join("db");
         let mut bytes = fs::read(&file).unwrap();
         let used = bytes.iter().rposition(|it| *it != 0).unwrap();
         let at = (used as f64 * part) as usize;

@@ -1,12 +1,14 @@
 //! `store/v1/index.proto`.
 
 use bus::{Generation, Offset};
-use domain::{EngineHash, Epoch, EventSeq, KvOp, Namespace, SequenceHash, Target, WorkerId};
-use prefix_index::{Claims, Copies, HeldBlock, RankSnapshot};
+use domain::{Epoch, EventSeq, KvOp, Target, WorkerId};
+use prefix_index::Claims;
 
 use super::{Wire, invalid, required};
 use crate::DecodeError;
-use crate::index_store::{Base, Fence, LogCursor, LogCursors, Segment, StoredRank};
+use crate::index_store::{Base, Commit, Fence, Frame, LogCursor, LogCursors, Segment, StoredRank};
+
+mod chunk;
 
 /// The generated types, which find those of `rankway.v1` two modules up; they never leave this crate.
 mod rankway {
@@ -81,6 +83,37 @@ impl Wire for Fence {
     }
 }
 
+impl Wire for Commit {
+    const WHAT: &'static str = "commit";
+    type Message = stored::Commit;
+
+    fn to_wire(&self) -> stored::Commit {
+        stored::Commit {
+            cursors: Some(self.cursors.to_wire()),
+            first_part: self.first_part,
+            last_part: self.last_part,
+            bytes: self.bytes,
+            first_frame: self.first_frame,
+            next_frame: self.next_frame,
+            bases: self.bases,
+            gone: self.gone.clone(),
+        }
+    }
+
+    fn from_wire(message: stored::Commit) -> Result<Self, DecodeError> {
+        Ok(Self {
+            cursors: LogCursors::from_wire(required::<Self, _>("cursors", message.cursors)?)?,
+            first_part: message.first_part,
+            last_part: message.last_part,
+            bytes: message.bytes,
+            first_frame: message.first_frame,
+            next_frame: message.next_frame,
+            bases: message.bases,
+            gone: message.gone,
+        })
+    }
+}
+
 impl Wire for StoredRank {
     const WHAT: &'static str = "stored rank";
     type Message = stored::Rank;
@@ -91,7 +124,6 @@ impl Wire for StoredRank {
             cursor: self.cursor.map(EventSeq::get),
             awaiting: self.awaiting.map(EventSeq::get),
             claims: Some(self.claims.to_wire()),
-            next_segment: self.next_segment,
         }
     }
 
@@ -101,7 +133,6 @@ impl Wire for StoredRank {
             cursor: message.cursor.map(EventSeq::new),
             awaiting: message.awaiting.map(EventSeq::new),
             claims: Claims::from_wire(required::<Self, _>("claims", message.claims)?)?,
-            next_segment: message.next_segment,
         })
     }
 }
@@ -137,71 +168,38 @@ impl Wire for Base {
     fn to_wire(&self) -> stored::Base {
         stored::Base {
             generation: self.generation,
-            chunks: self.chunks,
-            first_segment: self.first_segment,
+            rank: Some(self.rank.to_wire()),
+            first_frame: self.first_frame,
+            bytes: self.bytes,
         }
     }
 
     fn from_wire(message: stored::Base) -> Result<Self, DecodeError> {
         Ok(Self {
             generation: message.generation,
-            chunks: message.chunks,
-            first_segment: message.first_segment,
+            rank: StoredRank::from_wire(required::<Self, _>("rank", message.rank)?)?,
+            first_frame: message.first_frame,
+            bytes: message.bytes,
         })
     }
 }
 
-impl Wire for RankSnapshot {
-    const WHAT: &'static str = "base chunk";
-    type Message = stored::Chunk;
+impl Wire for Frame {
+    const WHAT: &'static str = "frame";
+    type Message = stored::Frame;
 
-    fn to_wire(&self) -> stored::Chunk {
-        stored::Chunk {
-            claims: Some(self.claims.to_wire()),
-            namespaces: self.namespaces.iter().map(Wire::to_wire).collect(),
-            blocks: self.blocks.iter().map(Wire::to_wire).collect(),
+    fn to_wire(&self) -> stored::Frame {
+        stored::Frame {
+            number: self.number,
+            segments: self.segments.iter().map(Wire::to_wire).collect(),
         }
     }
 
-    fn from_wire(message: stored::Chunk) -> Result<Self, DecodeError> {
-        let namespaces = message.namespaces.into_iter().map(Namespace::from_wire);
-        let blocks = message.blocks.into_iter().map(HeldBlock::from_wire);
+    fn from_wire(message: stored::Frame) -> Result<Self, DecodeError> {
+        let segments = message.segments.into_iter().map(Segment::from_wire);
         Ok(Self {
-            claims: Claims::from_wire(required::<Self, _>("claims", message.claims)?)?,
-            namespaces: namespaces.collect::<Result<_, _>>()?,
-            blocks: blocks.collect::<Result<_, _>>()?,
-        })
-    }
-}
-
-impl Wire for HeldBlock {
-    const WHAT: &'static str = "held block";
-    type Message = stored::HeldBlock;
-
-    fn to_wire(&self) -> stored::HeldBlock {
-        stored::HeldBlock {
-            namespace: self.namespace,
-            group: self.group,
-            engine_hash: Some(self.engine_hash.to_wire()),
-            sequence_hash: self.sequence.get(),
-            gpu: self.copies.gpu,
-            host: self.copies.host,
-            disk: self.copies.disk,
-        }
-    }
-
-    fn from_wire(message: stored::HeldBlock) -> Result<Self, DecodeError> {
-        let engine_hash = required::<Self, _>("engine_hash", message.engine_hash)?;
-        Ok(Self {
-            namespace: message.namespace,
-            group: message.group,
-            engine_hash: EngineHash::from_wire(engine_hash)?,
-            sequence: SequenceHash::new(message.sequence_hash),
-            copies: Copies {
-                gpu: message.gpu,
-                host: message.host,
-                disk: message.disk,
-            },
+            number: message.number,
+            segments: segments.collect::<Result<_, _>>()?,
         })
     }
 }
@@ -213,6 +211,7 @@ impl Wire for Segment {
     fn to_wire(&self) -> stored::Segment {
         stored::Segment {
             number: self.number,
+            rank: Some(self.rank.to_wire()),
             ops: self.ops.iter().map(Wire::to_wire).collect(),
         }
     }
@@ -221,6 +220,7 @@ impl Wire for Segment {
         let ops = message.ops.into_iter().map(KvOp::from_wire);
         Ok(Self {
             number: message.number,
+            rank: StoredRank::from_wire(required::<Self, _>("rank", message.rank)?)?,
             ops: ops.collect::<Result<_, _>>()?,
         })
     }

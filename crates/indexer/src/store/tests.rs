@@ -1,6 +1,12 @@
-//! A rank's base and segments, however they are folded, are what was applied.
+//! Bases and journal, however they take each other's place, are what was applied.
 
-use domain::{BlockHash, EngineHash, EventSeq, KvOp, StoredBlock, StoredBlocks, Target, Tier};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use domain::{
+    BlockHash, BlockSize, EngineHash, EventSeq, KvOp, Namespace, StoredBlock, StoredBlocks, Target,
+    Tier,
+};
 use prefix_index::{Claims, PrefixIndex, RankSummary};
 
 use super::*;
@@ -26,11 +32,11 @@ impl Announcing {
             parent: None,
             blocks: new.iter().map(block).collect(),
             tier: Tier::Gpu,
-            namespace: domain::Namespace {
+            namespace: Namespace {
                 model: "some/model-of-70b".parse().unwrap(),
                 lora: None,
                 salt: self.next.is_multiple_of(7).then(|| "salt".into()),
-                block_size: domain::BlockSize::new(16).unwrap(),
+                block_size: BlockSize::new(16).unwrap(),
             },
             session: None,
         })];
@@ -48,136 +54,320 @@ impl Announcing {
     }
 }
 
-fn target() -> Target {
-    "w#1/0".parse().unwrap()
+/// A store, and the index that it is to be equal to.
+struct Rig {
+    folder: tempfile::TempDir,
+    store: Store,
+    index: PrefixIndex,
+    ranks: BTreeMap<RankNumber, StoredRank>,
 }
 
-fn one(index: &PrefixIndex) -> RankSummary {
-    index.rank(&target()).unwrap()
-}
-
-/// Applies `ops` to `index` and saves them as one segment.
-fn save(
-    store: &Store,
-    index: &mut PrefixIndex,
-    (rank, slots): (&mut StoredRank, &mut Slots),
-    ops: Vec<KvOp>,
-) {
-    let number = rank.next_segment;
-    for op in &ops {
-        index.apply(&target(), op).unwrap();
+impl Rig {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut store, _) = open(&folder.path().join("index"));
+        let complete = Changes {
+            complete: true,
+            ..Changes::default()
+        };
+        store.save(&complete).unwrap();
+        Self {
+            folder,
+            store,
+            index: PrefixIndex::new(0),
+            ranks: BTreeMap::new(),
+        }
     }
-    rank.next_segment += 1;
-    rank.cursor = Some(EventSeq::new(rank.next_segment));
-    rank.claims = one(index).claims;
-    let changes = Changes {
-        ranks: vec![RankChange {
-            number: RankNumber(5),
-            rank: rank.clone(),
-            segment: Some(Segment { number, ops }),
-            slot: slots.take(number),
-        }],
-        rank_count: 1,
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("index")
+    }
+
+    /// Applies `ops` to `number`, and saves them with the bases given.
+    fn save(&mut self, number: u64, ops: Vec<KvOp>, bases: Vec<(RankNumber, Base)>) {
+        let target: Target = format!("w#1/{number}").parse().unwrap();
+        for op in &ops {
+            self.index.apply(&target, op).unwrap();
+        }
+        let number = RankNumber(number);
+        let cursor = self.ranks.get(&number).and_then(|it| it.cursor);
+        let rank = StoredRank {
+            cursor: Some(cursor.map_or(EventSeq::new(0), EventSeq::next)),
+            awaiting: None,
+            claims: self.index.rank(&target).unwrap().claims,
+            target,
+        };
+        self.ranks.insert(number, rank.clone());
+        let changes = Changes {
+            ranks: vec![RankChange { number, rank, ops }],
+            bases,
+            ..Changes::default()
+        };
+        self.store.save(&changes).unwrap();
+    }
+
+    /// Writes a base of what a rank has now.
+    fn base(&self, number: u64) -> (RankNumber, Base) {
+        let number = RankNumber(number);
+        let rank = self.ranks[&number].clone();
+        let snapshot = self.index.snapshot(&rank.target).unwrap();
+        let base = Base {
+            generation: self.store.next_generation(number),
+            rank,
+            first_frame: self.store.next_frame(),
+            bytes: 0,
+        };
+        let base = write_base(&self.path(), number, base, &snapshot).unwrap();
+        (number, base)
+    }
+
+    /// Closes the store and opens it again, and expects what was applied.
+    fn reopen(self) -> Self {
+        let path = self.path();
+        let Self {
+            folder,
+            store,
+            index,
+            ranks,
+        } = self;
+        let (next_frame, files) = (store.next_frame(), files::all(&path).unwrap().len());
+        drop(store);
+        let mut again = PrefixIndex::new(0);
+        let (store, loaded) = opened(&path, &mut again);
+        let summaries = |index: &PrefixIndex| index.ranks().collect::<Vec<RankSummary>>();
+        assert_eq!(summaries(&again), summaries(&index));
+        assert_eq!(loaded.ranks, ranks);
+        assert_eq!(store.next_frame(), next_frame);
+        assert_eq!(files::all(&path).unwrap().len(), files);
+        Self {
+            folder,
+            store,
+            index,
+            ranks,
+        }
+    }
+}
+
+fn open(path: &Path) -> (Store, Loaded) {
+    opened(path, &mut PrefixIndex::new(0))
+}
+
+/// sled lets go of its lock a little after its handle is dropped.
+fn opened(path: &Path, index: &mut PrefixIndex) -> (Store, Loaded) {
+    for _ in 0..200 {
+        match Store::open(path, 8, index) {
+            Err(StoreError::InUse) => std::thread::sleep(std::time::Duration::from_millis(50)),
+            other => return other.unwrap(),
+        }
+    }
+    panic!("the store stays in use");
+}
+
+#[test]
+fn what_was_saved_comes_back_as_it_was_applied_whenever_bases_are_written() {
+    let mut rig = Rig::new();
+    let mut announcing: Vec<Announcing> = (0..3)
+        .map(|rank| Announcing {
+            held: Vec::new(),
+            next: rank * 1_000_000,
+            capacity: 3000,
+        })
+        .collect();
+    for round in 0..8 {
+        for step in 0..40 {
+            let number = step % 3;
+            let mut ops = announcing[number as usize].step(1 + step * 7);
+            if round == 4 && step == 20 {
+                announcing[number as usize].held.clear();
+                ops.push(KvOp::Cleared);
+            }
+            // A base that is committed with what came after it, now and then for a rank of its own.
+            let base = (step % 9 == 4).then(|| rig.base((round + step) % 3));
+            let bases = base
+                .filter(|_| round != 0 || 20 < step)
+                .into_iter()
+                .collect();
+            rig.save(number, ops, bases);
+        }
+        rig = rig.reopen();
+    }
+}
+
+#[test]
+fn journal_and_bases_stay_in_proportion() {
+    let mut rig = Rig::new();
+    let mut announcing = Announcing {
+        held: Vec::new(),
+        next: 0,
+        capacity: 80_000,
+    };
+    let mut bases = Vec::new();
+    for _ in 0..60 {
+        rig.save(0, announcing.step(5000), std::mem::take(&mut bases));
+        if let Some(number) = rig.store.due() {
+            bases.push(rig.base(number.0));
+        }
+    }
+
+    let files = files::all(&rig.path()).unwrap();
+    let bytes: u64 = files.iter().map(|it| it.metadata().unwrap().len()).sum();
+    let held = 80_000 * 16;
+    assert!(bytes <= 3 * held, "{bytes} for {held}");
+    rig.reopen();
+}
+
+#[test]
+fn a_rank_that_went_does_not_come_back_with_another_of_its_name() {
+    let mut rig = Rig::new();
+    let mut announcing = Announcing {
+        held: Vec::new(),
+        next: 0,
+        capacity: 3000,
+    };
+    rig.save(7, announcing.step(100), Vec::new());
+    let target = rig.ranks[&RankNumber(7)].target.clone();
+    rig.index.forget(&target);
+    rig.ranks.clear();
+    let gone = Changes {
+        gone: vec![RankNumber(7)],
         ..Changes::default()
     };
-    store.save(&changes).unwrap();
-}
+    rig.store.save(&gone).unwrap();
+    let mut rig = rig.reopen();
 
-fn empty() -> StoredRank {
-    StoredRank {
-        target: target(),
+    // Under another number.
+    let ops = announcing.step(5);
+    for op in &ops {
+        rig.index.apply(&target, op).unwrap();
+    }
+    let rank = StoredRank {
+        target,
         cursor: None,
         awaiting: None,
         claims: Claims::Complete,
-        next_segment: 0,
-    }
-}
-
-#[test]
-fn what_was_saved_and_folded_comes_back_as_it_was_applied() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut index = PrefixIndex::new(0);
-    let mut rank = empty();
-    let mut slots = Slots::default();
-    let mut announcing = Announcing {
-        held: Vec::new(),
-        next: 0,
-        capacity: 3000,
     };
-    for round in 0..12 {
-        let store = Store::open(folder.path(), 8).unwrap();
-        for step in 0..20 {
-            save(
-                &store,
-                &mut index,
-                (&mut rank, &mut slots),
-                announcing.step(1 + step * 7),
-            );
-        }
-        match round % 4 {
-            0 => {}
-            1 | 2 => {
-                // All, or all but the last few.
-                let mut used = slots.used().clone();
-                let _kept = used.split_off(&(rank.next_segment - 3 * (round % 2)));
-                let folded = store.fold(RankNumber(5), &target(), &used).unwrap();
-                slots.free_below(folded.first_segment);
-            }
-            _ => save(
-                &store,
-                &mut index,
-                (&mut rank, &mut slots),
-                vec![KvOp::Cleared],
-            ),
-        }
-        // As an unfinished fold, and one of a larger base, may leave them.
-        for generation in 0..2 {
-            let beyond = keys::chunk(RankNumber(5), generation, 1000);
-            store.db.insert(beyond, "left over").unwrap();
-        }
-
-        let mut again = PrefixIndex::new(0);
-        let loaded = store.load(&mut again).unwrap();
-
-        assert_eq!(one(&again), one(&index));
-        assert_eq!(loaded.ranks[&RankNumber(5)].stored, rank);
-        assert_eq!(loaded.ranks[&RankNumber(5)].slots.used(), slots.used());
-        assert_eq!(loaded.next_number, 6);
-    }
-}
-
-#[test]
-fn an_erased_rank_leaves_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path(), 8).unwrap();
-    let before = store.db.len();
-    let mut rank = empty();
-    let mut slots = Slots::default();
-    let mut announcing = Announcing {
-        held: Vec::new(),
-        next: 0,
-        capacity: 3000,
-    };
-    let mut index = PrefixIndex::new(0);
-    for _ in 0..20 {
-        save(
-            &store,
-            &mut index,
-            (&mut rank, &mut slots),
-            announcing.step(100),
-        );
-    }
-    store.fold(RankNumber(5), &target(), slots.used()).unwrap();
-
-    let changes = Changes {
-        gone: vec![RankNumber(5)],
+    rig.ranks.insert(RankNumber(8), rank.clone());
+    let number = RankNumber(8);
+    let change = RankChange { number, rank, ops };
+    let new = Changes {
+        ranks: vec![change],
         ..Changes::default()
     };
-    store.save(&changes).unwrap();
-    store.erase(RankNumber(5)).unwrap();
+    rig.store.save(&new).unwrap();
+    let base = rig.base(8);
+    let based = Changes {
+        bases: vec![base],
+        ..Changes::default()
+    };
+    rig.store.save(&based).unwrap();
+    rig.reopen();
+}
 
-    // The count of ranks is new.
-    assert_eq!(store.db.len(), before + 1);
-    let loaded = store.load(&mut PrefixIndex::new(0)).unwrap();
-    assert!(loaded.ranks.is_empty());
+#[test]
+fn a_store_begun_anew_counts_once_it_is_complete() {
+    let mut rig = Rig::new();
+    let mut announcing = Announcing {
+        held: Vec::new(),
+        next: 0,
+        capacity: 3000,
+    };
+    rig.save(0, announcing.step(100), Vec::new());
+    let path = rig.path();
+    let rank = rig.ranks[&RankNumber(0)].clone();
+
+    // Not whole: the one before it counts.
+    let mut store = begin_anew(&path, 8, false).unwrap();
+    let change = |ops| RankChange {
+        number: RankNumber(3),
+        rank: rank.clone(),
+        ops,
+    };
+    let begun = Changes {
+        ranks: vec![change(announcing.step(1))],
+        ..Changes::default()
+    };
+    store.save(&begun).unwrap();
+    drop(store);
+    let rig = rig.reopen();
+
+    // Whole.
+    let mut store = begin_anew(&path, 8, false).unwrap();
+    let whole = Changes {
+        complete: true,
+        ..begun
+    };
+    store.save(&whole).unwrap();
+    drop((store, rig.store));
+    let (_, loaded) = open(&path);
+    assert_eq!(
+        loaded.ranks.keys().copied().collect::<Vec<_>>(),
+        [RankNumber(3)]
+    );
+    assert!(!rig.folder.path().join("index.old").exists());
+}
+
+#[test]
+fn a_store_of_another_format_says_which() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("index");
+    let check = |expected: &str| {
+        let refused = Store::open(&path, 8, &mut PrefixIndex::new(0));
+        assert_eq!(refused.err().unwrap().to_string(), expected);
+    };
+    std::fs::create_dir(&path).unwrap();
+    std::fs::write(path.join("format"), "3\n").unwrap();
+    check("the index store has format `3`, and this version reads format 2");
+    std::fs::write(path.join("format"), [0xff, b'\n']).unwrap();
+    check("the index store has format `\u{fffd}`, and this version reads format 2");
+    std::fs::write(path.join("db"), "").unwrap();
+    check("the index store has format 1, and this version reads format 2");
+}
+
+#[test]
+fn any_flipped_bit_and_any_lost_tail_is_found() {
+    let mut rig = Rig::new();
+    let mut announcing = Announcing {
+        held: Vec::new(),
+        next: 0,
+        capacity: 40,
+    };
+    rig.save(0, announcing.step(30), Vec::new());
+    let base = rig.base(0);
+    rig.save(0, announcing.step(30), vec![base]);
+    let path = rig.path();
+    drop(rig.store);
+    let mut damages = 0;
+    for file in files::all(&path).unwrap() {
+        let whole = std::fs::read(&file).unwrap();
+        for at in (0..whole.len()).step_by(whole.len() / 20) {
+            let mut flipped = whole.clone();
+            flipped[at] ^= 1 << (at % 8);
+            for damaged in [&flipped[..], &whole[..at]] {
+                std::fs::write(&file, damaged).unwrap();
+                let name = file.file_name().unwrap().to_str().unwrap();
+                let found = open_damaged(&path);
+                assert!(found.contains(name), "{found}");
+                damages += 1;
+            }
+        }
+        std::fs::write(&file, whole).unwrap();
+    }
+    assert!(40 < damages);
+    let mut again = PrefixIndex::new(0);
+    opened(&path, &mut again);
+    assert_eq!(
+        again.ranks().collect::<Vec<_>>(),
+        rig.index.ranks().collect::<Vec<_>>()
+    );
+}
+
+fn open_damaged(path: &Path) -> String {
+    for _ in 0..200 {
+        match Store::open(path, 8, &mut PrefixIndex::new(0)) {
+            Err(StoreError::InUse) => std::thread::sleep(std::time::Duration::from_millis(20)),
+            Err(why) => return why.to_string(),
+            Ok(_) => panic!("not found"),
+        }
+    }
+    panic!("the store stays in use");
 }
