@@ -108,6 +108,8 @@ impl Router {
         };
         if found < blocks(then.presumed) {
             self.presumed.cut(&at, &open.blocks, found);
+            // This prompt itself has been computed there since.
+            self.presume_held(open, &at, now);
         }
         if then.partial && 0 < found && self.eventless_room(&at).is_none() {
             let found = open.blocks.len().min(found as usize);

@@ -301,27 +301,37 @@ fn a_binding_is_not_given_up_for_what_no_event_could_have_shown() {
 }
 
 #[test]
-fn what_the_engine_did_not_find_is_not_presumed_again() {
+fn a_prompt_that_was_displaced_unseen_is_held_once_it_has_been_computed_again() {
+    for engine in [EngineKind::LlamaCpp, EngineKind::Vllm] {
+        let mut world = eventless(engine);
+        let mut turn = |blocks: u64, cached: u64| {
+            let request = world.request(&content(1, blocks));
+            let decision = world.decide(&request, None).unwrap();
+            world.router.first_token(request.id, world.now);
+            world.router.finish(request.id, &found(cached), world.now);
+            decision.held_at(decision.target().unwrap())
+        };
+        assert_eq!(turn(10, 0), Some(Tokens::ZERO));
+        assert_eq!(turn(12, 4 * BLOCK + 5), Some(Tokens::new(10 * BLOCK)));
+        assert_eq!(turn(14, 12 * BLOCK), Some(Tokens::new(12 * BLOCK)));
+    }
+}
+
+#[test]
+fn what_the_engine_did_not_find_is_not_presumed_of_other_prompts_either() {
     let mut world = eventless(EngineKind::Vllm);
-    let request = world.request(&content(1, 10));
-    let home = world
-        .decide(&request, None)
-        .unwrap()
-        .target()
-        .unwrap()
-        .clone();
-    world.router.first_token(request.id, world.now);
-    world.router.finish(request.id, &found(0), world.now);
-    let request = world.request(&content(1, 12));
-    let decision = world.decide(&request, None).unwrap();
-    assert_eq!(decision.held_at(&home), Some(Tokens::new(10 * BLOCK)));
-    world.router.first_token(request.id, world.now);
-    world
-        .router
-        .finish(request.id, &found(4 * BLOCK + 5), world.now);
-    let request = world.request(&content(1, 14));
-    let decision = world.decide(&request, None).unwrap();
-    assert_eq!(decision.held_at(&home), Some(Tokens::new(4 * BLOCK)));
+    let long = content(1, 10);
+    let branch: Vec<_> = [&long[..6], &content(2, 2)].concat();
+    let mut turn = |blocks: &[_], cached: u64| {
+        let request = world.request(blocks);
+        let decision = world.decide(&request, None).unwrap();
+        world.router.first_token(request.id, world.now);
+        world.router.finish(request.id, &found(cached), world.now);
+        decision.held_at(decision.target().unwrap())
+    };
+    assert_eq!(turn(&long, 0), Some(Tokens::ZERO));
+    assert_eq!(turn(&branch, 2 * BLOCK), Some(Tokens::new(6 * BLOCK)));
+    assert_eq!(turn(&long, 6 * BLOCK), Some(Tokens::new(6 * BLOCK)));
 }
 
 #[test]
