@@ -9,7 +9,7 @@ from harness import get
 class Llama(Engine):
     NAME = "llama.cpp"
     # It knows none: this is what Rankway counts its prompts in.
-    BLOCK = 16
+    BLOCK = 32
 
     def command(self) -> list[str]:
         environment = self._installed.cache / "llama"

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from chat import Conversation, Turn, pinned, request, send, words
 from engine import RANKS
-from figures import Figure, Figures, exactly, milliseconds, share, within_one_block
+from figures import Figure, Figures, exactly, milliseconds, share
 from router import Place
 from world import SlotWorld
 
@@ -22,6 +22,13 @@ def conversation(name: str) -> Conversation:
 def degraded(world: SlotWorld, turns: list[Turn]) -> int:
     """How many of the turns' decisions say that nothing is known of what their slot holds."""
     return sum("no_events" in world.router.decision(str(turn.decision))["degraded"] for turn in turns)
+
+
+def presumed_rightly(pairs: list[tuple[Turn, Turn]]) -> float:
+    """The share of turns, each with the one before it on its slot, whose presumed tokens were there, within one
+    block. Tokens of the answer before were not sent, so they are not presumed, though the engine may find them."""
+    errors = [abs((turn.overlap or 0) - min(turn.cached, before.prompt)) for before, turn in pairs]
+    return share(sum(error <= turn.block for error, (_, turn) in zip(errors, pairs, strict=True)), len(pairs))
 
 
 def sticky(world: SlotWorld) -> Figures:
@@ -46,7 +53,7 @@ def sticky(world: SlotWorld) -> Figures:
         "steered_share": exactly(share(len(turns) - elsewhere, len(turns)), 1),
         "found_their_prompt": exactly(found, len(later)),
         "said_to_be_presumed": exactly(degraded(world, turns), len(turns)),
-        "within_one_block_share": Figure(within_one_block(turns), least=0.99),
+        "within_one_block_share": Figure(presumed_rightly(later), least=0.99),
         "first_turns_ttft_p50_ms": milliseconds([chat.turns[0].first_token for chat in chats], 0.5),
         "later_turns_ttft_p50_ms": milliseconds([turn.first_token for _, turn in later], 0.5),
     }
@@ -74,8 +81,9 @@ def corrected(world: SlotWorld) -> Figures:
     foreign = request([{"role": "user", "content": words("corrected/foreign", OPENING)}], answer=ANSWER)
     send(world.engine.api, {**foreign, "id_slot": place.rank})
     wrong, *right = [chat.turn(world.router.api, pinned(place), bound=False) for _ in range(3)]
+    after = list(pairwise([wrong, *right]))
     return {
         "presumed_wrongly_tokens": Figure(wrong.error or 0, least=wrong.block),
-        "within_one_block_share_after": Figure(within_one_block(right), least=1),
+        "within_one_block_share_after": exactly(presumed_rightly(after), 1),
         "cached_after": Figure(sum(turn.cached for turn in right), least=1),
     }
