@@ -2,6 +2,7 @@
 //! the rank that computed them.
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -39,6 +40,8 @@ const OVERDUE: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tail {
     pub(crate) namespace: Namespace,
+    /// How many blocks lead to it, itself among them.
+    pub(crate) blocks: NonZeroU32,
     pub(crate) hash: SequenceHash,
 }
 
@@ -242,7 +245,11 @@ async fn look(replica: &Replica, watch: &Watch, tail: &Tail) -> Seen {
 async fn is_silence(replica: &Replica, watch: &Watch, tail: &Tail) -> bool {
     let request = OverlapRequest {
         namespace: tail.namespace.clone(),
-        hashes: PrefixHashes::Dense(vec![tail.hash]),
+        hashes: PrefixHashes::Sparse {
+            every: tail.blocks,
+            blocks: tail.blocks.get(),
+            hashes: vec![tail.hash],
+        },
         record: false,
     };
     let asked = watch.run.decision.target();

@@ -83,6 +83,7 @@ impl Placing<'_> {
         let known = view.ceiling.max(view.stored) as usize;
         Some(Tail {
             namespace: self.intake.namespace(size),
+            blocks: u32::try_from(hashes.len()).ok()?.try_into().ok()?,
             hash: *hashes.last().filter(|_| known < hashes.len())?,
         })
     }
