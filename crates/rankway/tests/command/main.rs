@@ -5,6 +5,7 @@
 mod conversation;
 mod crash;
 mod demo;
+mod endpoints;
 mod engines;
 mod fleet;
 mod help;

@@ -1,5 +1,6 @@
 //! Engines that do not do what they are asked for are found out within two turns, and named with their rank.
 
+use serde_json::json;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
@@ -7,6 +8,10 @@ use crate::conversation::{Conversation, Turn};
 use crate::fleet::{Engine, Up};
 use crate::http_client::Client;
 use crate::process::{PATIENCE, POLL};
+
+const FAULTS: &str = "rankway_rank_faults_total";
+const UNTRUSTED: &str = "rankway_rank_untrusted";
+const RESTARTS: &str = "rankway_worker_restarts_total";
 
 /// An engine that misbehaves, and Rankway before it, where clients may choose a rank.
 struct Suspect {
@@ -96,9 +101,6 @@ impl Suspect {
     }
 }
 
-const FAULTS: &str = "rankway_rank_faults_total";
-const UNTRUSTED: &str = "rankway_rank_untrusted";
-
 #[tokio::test]
 async fn an_engine_that_ignores_ranks_is_found_and_after_two_turns_in_a_row_not_believed() {
     let suspect = Suspect::start(&["--misbehave", "ignore-rank"]).await;
@@ -121,6 +123,25 @@ async fn an_engine_that_ignores_ranks_is_found_and_after_two_turns_in_a_row_not_
 }
 
 #[tokio::test]
+async fn an_answer_that_names_another_rank_is_evidence_of_its_own() {
+    let flags = ["--engine", "sglang", "--misbehave", "ignore-rank"];
+    let suspect = Suspect::start(&flags).await;
+    let mut messages = Vec::new();
+    for turn in 1..=2 {
+        let content = format!("{turn} of the numbers ").repeat(40);
+        messages.push(json!({"role": "user", "content": content}));
+        let body = json!({"model": "fake-model", "messages": messages, "max_tokens": 2});
+        let headers = [("x-rankway-conversation", "named")];
+        let url = format!("{}/v1/chat/completions", suspect.up.api);
+        let answer = Client::new().post(&url, &headers, &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        // What was asked for on Rankway's behalf is not the client's.
+        assert!(!answer.text().contains("meta_info"), "{}", answer.text());
+    }
+    suspect.is_found("ignored", &[0, 1, 2, 3]).await;
+}
+
+#[tokio::test]
 async fn only_the_endpoint_that_ignores_ranks_is_blamed() {
     let suspect = Suspect::start(&["--misbehave", "ignore-rank=chat"]).await;
     let turns = suspect.turns(Conversation::new(1).at(3), 3).await;
@@ -137,8 +158,15 @@ async fn ranks_that_a_node_counts_from_0_are_told_from_ranks_ignored() {
     // 2 is a rank of its own, and on its node the name of 4.
     suspect.turns(Conversation::new(1).at(2), 2).await;
     suspect.is_found("numbering", &[2]).await;
+}
+
+#[tokio::test]
+async fn a_rank_that_its_node_refuses_is_found() {
+    let flags = ["--start-rank", "2", "--misbehave", "local-ranks"];
+    let suspect = Suspect::start_told(&flags, "header_space = \"global\"\n").await;
     // On its node there is no 5.
-    Conversation::new(2).at(5).attempt(&suspect.up.api).await;
+    let answer = Conversation::new(1).at(5).attempt(&suspect.up.api).await;
+    assert_ne!(answer.unwrap().status, 200);
     suspect.is_found("refused", &[5]).await;
 }
 
@@ -176,9 +204,8 @@ async fn an_engine_that_begins_anew_without_a_word_is_found_and_then_believed_ag
     conversation.turn(&suspect.up.api).await;
     let second = conversation.turn(&suspect.up.api).await;
     assert_eq!(second.cached, 0, "it has forgotten: {second:?}");
-    let cause = suspect.samples(RESTARTS);
     let deadline = Instant::now() + PATIENCE;
-    let mut restarts = cause.await;
+    let mut restarts = suspect.samples(RESTARTS).await;
     while restarts.is_empty() {
         assert!(Instant::now() < deadline, "{}", suspect.up.log());
         sleep(POLL).await;
@@ -188,8 +215,6 @@ async fn an_engine_that_begins_anew_without_a_word_is_found_and_then_believed_ag
     let third = conversation.turn(&suspect.up.api).await;
     assert!(third.cached > 0, "{third:?}");
 }
-
-const RESTARTS: &str = "rankway_worker_restarts_total";
 
 #[tokio::test]
 async fn a_rank_that_announces_late_is_found() {
