@@ -89,11 +89,13 @@ impl Answers {
 }
 
 impl Answers {
-    /// The ranks of a worker that hold the block `tail`, and with it all before it that they have not lost.
+    /// The ranks of a worker that hold all of a prefix.
     fn holders(&self, request: &LocateRequest) -> Vec<DpRank> {
-        let tail = [request.tail];
-        let overlap = self.read().index.overlap(&request.namespace, &tail[..]);
-        let targets = overlap.groups.into_iter().flat_map(|it| it.targets);
+        let hashes = &request.hashes[..];
+        let overlap = self.read().index.overlap(&request.namespace, hashes);
+        let groups = overlap.groups.into_iter();
+        let whole = groups.filter(|it| it.depths.disk as usize == hashes.len());
+        let targets = whole.flat_map(|it| it.targets);
         let of_worker =
             targets.filter(|it| it.worker == request.worker && it.epoch == request.epoch);
         let mut ranks: Vec<DpRank> = of_worker.map(|it| it.dp_rank).collect();

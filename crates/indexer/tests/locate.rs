@@ -22,7 +22,7 @@ async fn locate(running: &Running, path: &[u64], epoch: u64, deadline: Duration)
         namespace: namespace(),
         worker: "w".parse().unwrap(),
         epoch: Epoch::new(epoch),
-        tail: *sequence_hashes(&blocks).last().unwrap(),
+        hashes: sequence_hashes(&blocks).into(),
         deadline,
     };
     let ranks = running.index.locate(request).await.unwrap();
@@ -77,7 +77,7 @@ async fn at_the_deadline_nobody_holds_it() {
     let running = world.start().await;
 
     let asked = Instant::now();
-    assert_eq!(locate(&running, PATH, 1, SHORT).await, []);
+    assert_eq!(locate(&running, PATH, 1, SHORT).await, [0_u32; 0]);
     assert!(SHORT <= asked.elapsed());
     assert_eq!(locate(&running, &PATH[..2], 1, Duration::ZERO).await, [0]);
 }
@@ -91,7 +91,7 @@ async fn other_workers_and_ended_incarnations_do_not_count() {
     }
     let running = world.start().await;
     assert_eq!(locate(&running, PATH, 1, SHORT).await, [0]);
-    assert_eq!(locate(&running, PATH, 2, SHORT).await, []);
+    assert_eq!(locate(&running, PATH, 2, SHORT).await, [0_u32; 0]);
 
     world
         .append(batch(&target("w#2/2"), 0, vec![KvOp::Cleared]))

@@ -2,7 +2,6 @@
 //! the rank that computed them.
 
 use std::collections::HashMap;
-use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -35,14 +34,27 @@ const MAX_HEARD: usize = 65_536;
 /// Blocks not announced so long after the first token are overdue.
 const OVERDUE: Duration = Duration::from_secs(1);
 
-/// The deepest full block of a prompt that nobody had carried or announced before: only its turn can have
+/// Longer prompts are not looked for: 262,144 tokens of 16-token blocks, so that all turns watched hold at most
+/// 128 MiB of hashes.
+const MAX_BLOCKS: usize = 16_384;
+
+/// The full blocks of a prompt, of which nobody had carried or announced the last before: only its turn can have
 /// computed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tail {
-    pub(crate) namespace: Namespace,
-    /// How many blocks lead to it, itself among them.
-    pub(crate) blocks: NonZeroU32,
-    pub(crate) hash: SequenceHash,
+    namespace: Namespace,
+    hashes: Arc<[SequenceHash]>,
+}
+
+impl Tail {
+    /// None where the prompt has no block that is new, `known` leading ones being known, or too many.
+    pub(crate) fn new(namespace: Namespace, hashes: &[SequenceHash], known: u32) -> Option<Self> {
+        let is_new = (known as usize) < hashes.len() && hashes.len() <= MAX_BLOCKS;
+        is_new.then(|| Self {
+            namespace,
+            hashes: hashes.into(),
+        })
+    }
 }
 
 /// A turn to be watched.
@@ -203,7 +215,7 @@ async fn look(replica: &Replica, watch: &Watch, tail: &Tail) -> Seen {
             namespace: tail.namespace.clone(),
             worker,
             epoch,
-            tail: tail.hash,
+            hashes: tail.hashes.clone(),
             deadline,
         };
         replica.index.locate(request).await
@@ -245,11 +257,7 @@ async fn look(replica: &Replica, watch: &Watch, tail: &Tail) -> Seen {
 async fn is_silence(replica: &Replica, watch: &Watch, tail: &Tail) -> bool {
     let request = OverlapRequest {
         namespace: tail.namespace.clone(),
-        hashes: PrefixHashes::Sparse {
-            every: tail.blocks,
-            blocks: tail.blocks.get(),
-            hashes: vec![tail.hash],
-        },
+        hashes: PrefixHashes::Dense(tail.hashes.to_vec()),
         record: false,
     };
     let asked = watch.run.decision.target();
@@ -261,7 +269,7 @@ async fn is_silence(replica: &Replica, watch: &Watch, tail: &Tail) -> bool {
         return false;
     };
     let mut lost = answer.not_ready.iter();
-    answer.stored == 0
+    (answer.stored as usize) < tail.hashes.len()
         && answer.index_age <= LEVEL
         && !asked.is_some_and(|it| answer.unknown.contains(it))
         && !lost.any(|(it, state)| Some(it) == asked && *state == TargetState::Suspect)

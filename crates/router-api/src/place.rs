@@ -73,19 +73,15 @@ impl Placing<'_> {
         self.replica.metrics.retries.inc();
     }
 
-    /// The block that only this request can leave at the decided place, if it has one.
+    /// The blocks of which only this request can leave the last at the decided place, if there are such.
     pub(crate) fn tail(&self, decision: &Decision) -> Option<Tail> {
         let mut candidates = decision.snapshot.candidates.iter();
         let candidate = candidates.find(|it| it.target.worker == *decision.place.worker())?;
         let size = candidate.block_size;
         let (_, hashes) = self.blocks.hashes.iter().find(|it| it.0 == size)?;
         let view = self.views()?.iter().find(|it| it.block_size == size)?;
-        let known = view.ceiling.max(view.stored) as usize;
-        Some(Tail {
-            namespace: self.intake.namespace(size),
-            blocks: u32::try_from(hashes.len()).ok()?.try_into().ok()?,
-            hash: *hashes.last().filter(|_| known < hashes.len())?,
-        })
+        let known = view.ceiling.max(view.stored);
+        Tail::new(self.intake.namespace(size), hashes, known)
     }
 
     fn request(&self) -> (Request, u64) {

@@ -1,6 +1,7 @@
 //! Asking who holds a prefix.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,7 +15,7 @@ pub trait Index: Send + Sync {
     /// Which targets hold how much of a request's leading blocks.
     async fn overlap(&self, request: OverlapRequest) -> Result<OverlapAnswer, CallError>;
 
-    /// Which ranks of a worker hold a prefix. Resolves as soon as one does, or with none at the deadline.
+    /// Which ranks of a worker hold a whole prefix. Resolves as soon as one does, or with none at the deadline.
     async fn locate(&self, request: LocateRequest) -> Result<Vec<DpRank>, CallError>;
 
     /// What the index holds of each live target, for comparison with the engines' own truth.
@@ -62,8 +63,8 @@ pub struct LocateRequest {
     pub worker: WorkerId,
     /// Its incarnation.
     pub epoch: Epoch,
-    /// The sequence hash of the prefix's last block, which names all of it.
-    pub tail: SequenceHash,
+    /// The sequence hashes of the prefix's blocks, each, from the first.
+    pub hashes: Arc<[SequenceHash]>,
     /// How long to wait for a rank that holds it.
     pub deadline: Duration,
 }
