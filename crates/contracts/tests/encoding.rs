@@ -163,6 +163,10 @@ fn every_record_survives_its_wire_form() {
         kv_blocks: None,
         ..worker()
     }));
+    survives(&FleetEntry::Worker(Worker {
+        kv_endpoints: KvEndpoints::Drained("http://10.0.0.1:8000/kv_cache_events".to_owned()),
+        ..worker()
+    }));
     survives(&FleetEntry::Service(ServiceInstance {
         id: "i1".parse().unwrap(),
         kind: ServiceKind::Indexer,
@@ -211,6 +215,24 @@ fn an_unset_enum_is_an_error_that_names_the_field() {
     assert_eq!(error, "decode worker: field state is unspecified");
     let error = FleetEntry::from_bytes(&unknown).unwrap_err().to_string();
     assert_eq!(error, "decode worker: field state has the unknown value 99");
+}
+
+#[test]
+fn events_come_from_one_kind_of_source() {
+    let both = |drained: &str| {
+        // `drained` is field 16 of the worker, field 1 of the entry; a message that comes twice is merged.
+        let field = [&[0x82, 0x01, drained.len() as u8], drained.as_bytes()].concat();
+        let more = [&[0x0a, field.len() as u8], field.as_slice()].concat();
+        let bytes = FleetEntry::Worker(worker()).to_bytes();
+        FleetEntry::from_bytes(&[bytes.as_ref(), more.as_slice()].concat())
+    };
+    for drained in ["http://a:1/kv_cache_events", ""] {
+        let error = both(drained).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "decode worker: field drained is empty, or stands beside publishers"
+        );
+    }
 }
 
 #[test]

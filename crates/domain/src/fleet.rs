@@ -168,6 +168,9 @@ pub enum KvEndpoints {
     None,
     /// One ZMQ publisher per rank.
     Zmq(Vec<RankEndpoint>),
+    /// A URL that gives the events of all ranks since it was last asked, and forgets them: whoever asks takes them
+    /// from everybody else, so only one may.
+    Drained(String),
 }
 
 /// One engine instance as its adapter registers it in `fleet`.

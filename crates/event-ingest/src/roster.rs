@@ -168,7 +168,7 @@ impl Roster {
     fn want(&mut self, worker: Worker) {
         let id = worker.id.clone();
         match worker.kv_endpoints {
-            KvEndpoints::None => {
+            KvEndpoints::None | KvEndpoints::Drained(_) => {
                 self.wanted.remove(&id);
             }
             KvEndpoints::Zmq(_) => {

@@ -8,7 +8,7 @@ use axum::http::Request;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use contracts::rpc::CallHead;
-use domain::{Endpoint, ModelName};
+use domain::{ConversationId, Endpoint, ModelName};
 use http::HeaderMap;
 use tokio::time::Instant;
 
@@ -68,8 +68,10 @@ async fn serve(
         .blocks(source, &intake, &fields, &body, authorization)
         .await;
     let edited = edit(&body, &fields, injects_usage(replica, endpoint));
+    let conversation = intake.conversation.as_ref();
     let call = Call {
         path,
+        conversation: conversation.map(|key| key.conversation.clone()),
         headers: passing(headers),
         usage_injected: edited.usage_injected,
         received,
@@ -91,6 +93,7 @@ fn injects_usage(replica: &Replica, endpoint: Endpoint) -> bool {
 /// What every attempt at a request has in common.
 struct Call {
     path: String,
+    conversation: Option<ConversationId>,
     headers: Vec<(String, String)>,
     usage_injected: bool,
     received: Instant,
@@ -149,6 +152,7 @@ impl Call {
         CallHead {
             worker: place.worker().clone(),
             dp_rank: place.target().map(|it| it.dp_rank),
+            conversation: self.conversation.clone(),
             method: "POST".to_owned(),
             path: self.path.clone(),
             headers: self.headers.clone(),

@@ -58,6 +58,7 @@ impl Replica {
         let head = CallHead {
             worker: worker.clone(),
             dp_rank: None,
+            conversation: None,
             method: "POST".to_owned(),
             path: path.to_owned(),
             headers: headers.to_vec(),

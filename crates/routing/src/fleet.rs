@@ -233,7 +233,7 @@ impl Member {
     pub(crate) const fn has_events(&self) -> bool {
         match self.worker.kv_endpoints {
             KvEndpoints::None => false,
-            KvEndpoints::Zmq(_) => true,
+            KvEndpoints::Zmq(_) | KvEndpoints::Drained(_) => true,
         }
     }
 

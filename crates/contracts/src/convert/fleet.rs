@@ -73,9 +73,10 @@ impl Wire for Worker {
     type Message = wire::Worker;
 
     fn to_wire(&self) -> wire::Worker {
-        let zmq = match &self.kv_endpoints {
-            KvEndpoints::None => Vec::new(),
-            KvEndpoints::Zmq(ranks) => ranks.iter().map(endpoint_to_wire).collect(),
+        let (zmq, drained) = match &self.kv_endpoints {
+            KvEndpoints::None => (Vec::new(), None),
+            KvEndpoints::Zmq(ranks) => (ranks.iter().map(endpoint_to_wire).collect(), None),
+            KvEndpoints::Drained(url) => (Vec::new(), Some(url.clone())),
         };
         wire::Worker {
             id: self.id.to_string(),
@@ -92,6 +93,7 @@ impl Wire for Worker {
             state: wire::TargetState::from(self.state).into(),
             url: self.url.clone(),
             zmq,
+            drained,
             lease_until: self.lease_until.as_micros(),
         }
     }
@@ -102,10 +104,11 @@ impl Wire for Worker {
         let block_size = BlockSize::new(message.block_size);
         let page_size = BlockSize::new(message.page_size);
         let ranks: Vec<RankEndpoint> = message.zmq.into_iter().map(endpoint_from_wire).collect();
-        let kv_endpoints = if ranks.is_empty() {
-            KvEndpoints::None
-        } else {
-            KvEndpoints::Zmq(ranks)
+        let kv_endpoints = match message.drained {
+            None if ranks.is_empty() => KvEndpoints::None,
+            None => KvEndpoints::Zmq(ranks),
+            Some(url) if ranks.is_empty() && !url.is_empty() => KvEndpoints::Drained(url),
+            Some(_) => return Err(invalid::<Self>("drained", TwoSources)),
         };
         let capability = required::<Self, _>("capability", message.capability)?;
         Ok(Self {
@@ -127,6 +130,11 @@ impl Wire for Worker {
         })
     }
 }
+
+/// Events that are both published and drained would be counted twice; a source without a place is none.
+#[derive(Debug, thiserror::Error)]
+#[error("is empty, or stands beside publishers")]
+struct TwoSources;
 
 fn endpoint_to_wire(endpoint: &RankEndpoint) -> wire::RankEndpoint {
     wire::RankEndpoint {

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use domain::{DpRank, Usage, WorkerId};
+use domain::{ConversationId, DpRank, Usage, WorkerId};
 use futures::stream::BoxStream;
 
 /// The worker adapter: speaks each engine's dialect.
@@ -31,6 +31,9 @@ pub struct CallHead {
     /// The rank to ask for, in the engine's global numbering; none leaves it to the engine. Where the worker's
     /// capability says that the path's endpoint takes none, asking for one is [`DispatchError::Rank`].
     pub dp_rank: Option<DpRank>,
+    /// The conversation, by an id that its later turns will have too; only an engine that keeps conversations on
+    /// ranks by itself is told.
+    pub conversation: Option<ConversationId>,
     /// HTTP method, such as `POST`.
     pub method: String,
     /// Path and query, such as `/v1/chat/completions`.

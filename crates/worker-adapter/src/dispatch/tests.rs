@@ -127,6 +127,7 @@ fn head(dp_rank: Option<u32>, headers: &[(&str, &str)]) -> CallHead {
     CallHead {
         worker: "w1".parse().unwrap(),
         dp_rank: dp_rank.map(DpRank::new),
+        conversation: None,
         method: "POST".to_owned(),
         path: "/v1/chat/completions?a=b".to_owned(),
         headers: headers

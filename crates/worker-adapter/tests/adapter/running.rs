@@ -84,6 +84,7 @@ pub(crate) fn get(path: &str) -> CallHead {
     CallHead {
         worker: "w1".parse().unwrap(),
         dp_rank: None,
+        conversation: None,
         method: "GET".to_owned(),
         path: path.to_owned(),
         headers: Vec::new(),
