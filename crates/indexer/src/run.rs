@@ -16,7 +16,7 @@ use crate::answers::Answers;
 use crate::dump::Wanted;
 use crate::metrics::Metrics;
 use crate::partitions::{self, Item, Opened, Partitions, Read};
-use crate::saving::{Saving, Then};
+use crate::saving::{Done, Saving, Then};
 use crate::tables::{self, Watched};
 use crate::writer::Writer;
 
@@ -74,11 +74,7 @@ impl Loop {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
-                done = self.saving.done() => {
-                    if self.saving.note(done, self.clock.now()) == Then::SaveAll {
-                        self.writer.forget_store();
-                    }
-                }
+                done = self.saving.done() => self.note_saving(done),
                 answer = self.writer.resyncs.answered() => {
                     self.writer.resyncs.note(answer, self.clock.now());
                 }
@@ -277,19 +273,24 @@ impl Loop {
 
     async fn stop(mut self) {
         self.saving.stop();
-        loop {
-            while self.saving.is_at_work() {
-                let done = self.saving.done().await;
-                if self.saving.note(done, self.clock.now()) == Then::SaveAll {
-                    self.writer.forget_store();
-                }
-            }
-            let saved = !self.saving.has_bases() && self.writer.unsaved_ops() == 0;
-            if !self.saving.is_idle() || saved {
-                break;
-            }
+        self.finish_work().await;
+        if self.saving.is_idle() {
             self.save(self.clock.now());
+            self.finish_work().await;
         }
         info!("stopped");
+    }
+
+    async fn finish_work(&mut self) {
+        while self.saving.is_at_work() {
+            let done = self.saving.done().await;
+            self.note_saving(done);
+        }
+    }
+
+    fn note_saving(&mut self, done: Result<Done, JoinError>) {
+        if self.saving.note(done, self.clock.now()) == Then::SaveAll {
+            self.writer.forget_store();
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use domain::{
     BlockHash, BlockSize, EngineHash, EventSeq, KvOp, Namespace, StoredBlock, StoredBlocks, Target,
@@ -152,12 +153,16 @@ fn open(path: &Path) -> (Store, Loaded) {
     opened(path, &mut PrefixIndex::new(0))
 }
 
-/// sled lets go of its lock a little after its handle is dropped.
 fn opened(path: &Path, index: &mut PrefixIndex) -> (Store, Loaded) {
-    for _ in 0..200 {
-        match Store::open(path, 8, index) {
-            Err(StoreError::InUse) => std::thread::sleep(std::time::Duration::from_millis(50)),
-            other => return other.unwrap(),
+    when_free(|| Store::open(path, 8, index)).unwrap()
+}
+
+/// sled lets go of its lock a little after its handle is dropped.
+fn when_free<T>(mut open: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    for _ in 0..400 {
+        match open() {
+            Err(StoreError::InUse) => std::thread::park_timeout(Duration::from_millis(25)),
+            other => return other,
         }
     }
     panic!("the store stays in use");
@@ -345,7 +350,8 @@ fn any_flipped_bit_and_any_lost_tail_is_found() {
             for damaged in [&flipped[..], &whole[..at]] {
                 std::fs::write(&file, damaged).unwrap();
                 let name = file.file_name().unwrap().to_str().unwrap();
-                let found = open_damaged(&path);
+                let refused = when_free(|| Store::open(&path, 8, &mut PrefixIndex::new(0)));
+                let found = refused.err().unwrap().to_string();
                 assert!(found.contains(name), "{found}");
                 damages += 1;
             }
@@ -359,15 +365,4 @@ fn any_flipped_bit_and_any_lost_tail_is_found() {
         again.ranks().collect::<Vec<_>>(),
         rig.index.ranks().collect::<Vec<_>>()
     );
-}
-
-fn open_damaged(path: &Path) -> String {
-    for _ in 0..200 {
-        match Store::open(path, 8, &mut PrefixIndex::new(0)) {
-            Err(StoreError::InUse) => std::thread::sleep(std::time::Duration::from_millis(20)),
-            Err(why) => return why.to_string(),
-            Ok(_) => panic!("not found"),
-        }
-    }
-    panic!("the store stays in use");
 }
