@@ -135,9 +135,17 @@ impl Space {
     /// Line 0 is never given out.
     pub(crate) fn new() -> Self {
         Self {
+            free: vec![Vec::new(); CLASSES],
+            ..Self::none()
+        }
+    }
+
+    /// A stand-in that has nothing and needs no memory.
+    pub(crate) const fn none() -> Self {
+        Self {
             next: 1,
             end: 0,
-            free: vec![Vec::new(); CLASSES],
+            free: Vec::new(),
             some_free: 0,
             used: 0,
         }

@@ -173,8 +173,7 @@ impl Board {
 
     /// Whether a block is remembered that nobody holds any more.
     pub(crate) fn has_departed(&self, key: u64, sequence: u64) -> bool {
-        let hash = self.secrets.sequence(key, sequence);
-        self.departed.contains(hash, sequence ^ key)
+        self.departed.contains(self.secrets.sequence(key, sequence))
     }
 
     /// Copies the slots in use.

@@ -1,7 +1,8 @@
 //! A bounded memory of blocks that nobody holds any more, which readers may ask while the writer adds.
 //!
-//! Lines of eight blocks, chosen by hash; in each line the newest comes first and pushes out the oldest. There
-//! is room for twice the bound, so that few lines push out anything before the bound is reached.
+//! Lines of sixteen blocks, chosen by hash; of a block half its hash is kept. In each line the newest comes
+//! first and pushes out the oldest. There is room for twice the bound, so that few lines push out anything
+//! before the bound is reached.
 
 use std::sync::OnceLock;
 
@@ -10,6 +11,8 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// Lines that are made at a time.
 const SEGMENT_LINES: usize = 512;
+/// Blocks in a line, two to a word.
+const BLOCKS: usize = 2 * WORDS;
 
 #[derive(Debug)]
 pub(crate) struct Departed {
@@ -18,10 +21,18 @@ pub(crate) struct Departed {
     forgotten: AtomicU64,
 }
 
+/// What is kept of a block; 0 is none.
+const fn kept(hash: u64) -> u64 {
+    match hash as u32 {
+        0 => 1,
+        low => low as u64,
+    }
+}
+
 impl Departed {
     /// Remembers about `bound` blocks, and at most twice as many.
     pub(crate) fn new(bound: usize) -> Self {
-        let lines = (bound * 2).div_ceil(WORDS);
+        let lines = (bound * 2).div_ceil(BLOCKS);
         Self {
             segments: (0..lines.div_ceil(SEGMENT_LINES))
                 .map(|_| OnceLock::new())
@@ -31,43 +42,58 @@ impl Departed {
         }
     }
 
-    /// Where the block under `hash` belongs, and the segment's place of it.
-    fn place(&self, hash: u64) -> (usize, usize) {
+    /// Where the block under `hash` belongs.
+    fn line(&self, hash: u64) -> Option<&Line> {
         let line = ((u128::from(hash) * self.lines as u128) >> 64) as usize;
-        (line / SEGMENT_LINES, line % SEGMENT_LINES)
+        let segment = self.segments.get(line / SEGMENT_LINES)?;
+        Some(&segment.get()?[line % SEGMENT_LINES])
     }
 
-    /// Whether `name`, whose hash is `hash`, is remembered.
-    pub(crate) fn contains(&self, hash: u64, name: u64) -> bool {
-        let (segment, line) = self.place(hash);
-        let Some(lines) = self.segments.get(segment).and_then(OnceLock::get) else {
-            return false;
-        };
-        // The writer moves entries up before it overwrites them, so one that is moving is not missed.
-        let mut names = lines[line].words().iter();
-        names.any(|it| it.load(Ordering::Acquire) == name)
+    /// Whether the block under `hash` is remembered, or one whose hash is the same in both halves that count.
+    pub(crate) fn contains(&self, hash: u64) -> bool {
+        // The writer moves blocks up before it overwrites them, so one that is moving is not missed.
+        self.line(hash).is_some_and(|line| {
+            line.words().iter().any(|word| {
+                let word = word.load(Ordering::Acquire);
+                word >> 32 == kept(hash) || u64::from(word as u32) == kept(hash)
+            })
+        })
     }
 
-    /// Adds `name`, which is not 0. The writer's.
-    pub(crate) fn insert(&self, hash: u64, name: u64) {
+    /// Reads ahead where the block under `hash` belongs.
+    pub(crate) fn touch(&self, hash: u64) -> u64 {
+        self.line(hash).map_or(0, |it| it.get(0))
+    }
+
+    /// Adds the block under `hash`. The writer's.
+    pub(crate) fn insert(&self, hash: u64) {
         if self.lines == 0 {
             self.forgotten.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        if self.contains(hash, name) {
-            return;
-        }
-        let (segment, line) = self.place(hash);
-        let lines = self.segments[segment]
+        let line = ((u128::from(hash) * self.lines as u128) >> 64) as usize;
+        let lines = self.segments[line / SEGMENT_LINES]
             .get_or_init(|| (0..SEGMENT_LINES).map(|_| Line::default()).collect());
-        let names = lines[line].words();
-        if names[WORDS - 1].load(Ordering::Relaxed) != 0 {
-            self.forgotten.fetch_add(1, Ordering::Relaxed);
+        let words = lines[line % SEGMENT_LINES].words();
+        let mut last = 0;
+        for word in words {
+            last = word.load(Ordering::Relaxed);
+            if last >> 32 == kept(hash) || u64::from(last as u32) == kept(hash) {
+                return;
+            }
         }
-        for index in (1..WORDS).rev() {
-            names[index].store(names[index - 1].load(Ordering::Relaxed), Ordering::Release);
+        if last >> 32 != 0 {
+            let forgotten = self.forgotten.load(Ordering::Relaxed);
+            self.forgotten.store(forgotten + 1, Ordering::Relaxed);
         }
-        names[0].store(name, Ordering::Release);
+        for index in (0..WORDS).rev() {
+            let newer = match index {
+                0 => kept(hash),
+                _ => words[index - 1].load(Ordering::Relaxed) >> 32,
+            };
+            let moved = (words[index].load(Ordering::Relaxed) << 32) | newer;
+            words[index].store(moved, Ordering::Release);
+        }
     }
 
     /// Blocks forgotten because there was no more room.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::AddAssign;
 use std::sync::PoisonError;
 
-use domain::{EngineHash, Epoch, KvOp, Namespace, StoredBlocks, Target, Tier, WorkerId};
+use domain::{Epoch, KvOp, Namespace, StoredBlocks, Target, WorkerId};
 
 use crate::board::Directory;
 use crate::forest::Forest;
@@ -147,17 +147,27 @@ impl PrefixIndex {
     /// refused; an unknown block is counted and stops nothing.
     pub fn apply(&mut self, target: &Target, op: &KvOp) -> Result<Applied, Fenced> {
         self.forest.board.let_readers_go_first();
-        self.admit(target)?;
+        let rank = if let Some(rank) = self.ranks.get_mut(target) {
+            // A fence takes the targets below it away.
+            rank
+        } else {
+            self.admit(target)?;
+            let rank = self.ranks.get_mut(target);
+            rank.expect("an admitted target is known")
+        };
+        let forest = &mut self.forest;
+        let mut work = Work { rank, forest };
+        let chain = &mut self.chain;
         let applied = match op {
-            KvOp::Stored(stored) => self.store(target, stored),
+            KvOp::Stored(stored) => store(&mut work, stored, chain),
             KvOp::Retiered {
                 group,
                 engine_hashes,
                 from,
                 to,
             } => {
-                let (retiered, unknown) =
-                    self.take(target, *group, engine_hashes, (*from, Some(*to)));
+                chain.read_names(engine_hashes);
+                let (retiered, unknown) = work.take(*group, &chain.names, *from, Some(*to));
                 Applied {
                     retiered,
                     unknown,
@@ -169,7 +179,8 @@ impl PrefixIndex {
                 engine_hashes,
                 tier,
             } => {
-                let (removed, unknown) = self.take(target, *group, engine_hashes, (*tier, None));
+                chain.read_names(engine_hashes);
+                let (removed, unknown) = work.take(*group, &chain.names, *tier, None);
                 Applied {
                     removed,
                     unknown,
@@ -346,68 +357,6 @@ impl PrefixIndex {
         }
     }
 
-    fn store(&mut self, target: &Target, stored: &StoredBlocks) -> Applied {
-        let mut chain = std::mem::take(&mut self.chain);
-        chain.read(stored);
-        let applied = self.store_chain(target, stored, &mut chain);
-        self.chain = chain;
-        applied
-    }
-
-    fn store_chain(
-        &mut self,
-        target: &Target,
-        stored: &StoredBlocks,
-        chain: &mut Chain,
-    ) -> Applied {
-        let mut work = self.work(target);
-        let count = chain.blocks.len();
-        if count == 0 {
-            return Applied::default();
-        }
-        let hint = work.rank.namespace;
-        let secrets = &work.forest.board.secrets;
-        let key = || secrets.key(&stored.namespace);
-        let namespace = work.forest.namespaces.number(&stored.namespace, hint, key);
-        let parent = stored.parent.as_ref().map(|it| {
-            let at = work.resolve(stored.group, name_of(it))?;
-            let of = work.forest.info[at.run as usize].namespace;
-            (of == namespace).then_some(at)
-        });
-        if parent == Some(None) || !work.has_room(count) {
-            work.forest.namespaces.release(namespace);
-            work.lose_track();
-            return Applied {
-                orphans: count as u64,
-                ..Applied::default()
-            };
-        }
-        work.rank.namespace = namespace;
-        let under = Under {
-            namespace,
-            group: stored.group,
-            tier: stored.tier,
-        };
-        let applied = work.store(chain, parent.flatten(), under);
-        work.announce(stored.tier, count);
-        applied
-    }
-
-    fn take(
-        &mut self,
-        target: &Target,
-        group: u32,
-        engine_hashes: &[EngineHash],
-        (from, to): (Tier, Option<Tier>),
-    ) -> (u64, u64) {
-        let mut chain = std::mem::take(&mut self.chain);
-        chain.names.clear();
-        chain.names.extend(engine_hashes.iter().map(name_of));
-        let taken = self.work(target).take(group, &chain.names, from, to);
-        self.chain = chain;
-        taken
-    }
-
     /// Empties `target` at once: it goes on under a new slot, and the old one is swept later.
     fn clear(&mut self, target: &Target, claims: Claims) -> Applied {
         let rank = self.ranks.get_mut(target);
@@ -478,6 +427,41 @@ impl PrefixIndex {
         drop(shown);
         end_write(&targets.version);
     }
+}
+
+fn store(work: &mut Work<'_>, stored: &StoredBlocks, chain: &mut Chain) -> Applied {
+    let count = stored.blocks.len();
+    if count == 0 {
+        return Applied::default();
+    }
+    let hint = work.rank.namespace;
+    let secrets = &work.forest.board.secrets;
+    let key = || secrets.key(&stored.namespace);
+    let namespace = work.forest.namespaces.number(&stored.namespace, hint, key);
+    work.read_ahead(stored);
+    let parent = stored.parent.as_ref().map(|it| {
+        let at = work.resolve(stored.group, name_of(it))?;
+        let of = work.forest.info[at.run as usize].namespace;
+        (of == namespace).then_some(at)
+    });
+    if parent == Some(None) || !work.has_room(count) {
+        work.forest.namespaces.release(namespace);
+        work.lose_track();
+        return Applied {
+            orphans: count as u64,
+            ..Applied::default()
+        };
+    }
+    work.rank.namespace = namespace;
+    let under = Under {
+        namespace,
+        group: stored.group,
+        tier: stored.tier,
+    };
+    chain.read(stored);
+    let applied = work.store(chain, parent.flatten(), under);
+    work.announce(stored.tier, count);
+    applied
 }
 
 impl AddAssign for Applied {

@@ -11,7 +11,7 @@ use crate::arena::{Arena, Space, word};
 use crate::board::Secrets;
 use crate::forest::{Forest, place};
 use crate::rank::OddName;
-use crate::run::Tiers;
+use crate::run::{Tiers, View};
 use crate::table::{Place, Table};
 
 /// The domain whose names are sequence hashes.
@@ -146,15 +146,6 @@ impl Domain {
         self.table.has_room(more)
     }
 
-    fn insert(
-        &self,
-        (arena, space, secrets): (&Arena, &mut Space, &Secrets),
-        name: u64,
-        at: Place,
-    ) {
-        self.table.insert(arena, space, secrets.name(name), at);
-    }
-
     fn remove(
         &self,
         (arena, space, secrets): (&Arena, &mut Space, &Secrets),
@@ -285,14 +276,28 @@ impl Forest {
 
     /// As [`Self::name_canonically`], for blocks that no member of the domain held before.
     pub(crate) fn name_new(&mut self, run: u32, range: Range<usize>) {
+        let board = self.board.clone();
+        let view = self.view(run);
+        let sequences = view.sequences(&board.lines).expect("the writer's own");
+        let table = &self.domains.at(CANONICAL).table;
         for from in range.clone().step_by(TOUCHED) {
             let some = from..range.end.min(from + TOUCHED);
-            let names = some.clone().map(|it| self.sequence_at(place(run, it)));
-            self.touch(CANONICAL, names);
+            let hash = |offset: usize| board.secrets.name(word(sequences, offset));
+            if 1 < some.len() {
+                let touched = some.clone().map(|it| table.touch(&board.lines, hash(it)));
+                std::hint::black_box(touched.fold(0, |all, it| all ^ it));
+            }
             for offset in some {
-                let at = place(run, offset);
-                if !self.give_name(CANONICAL, at, self.sequence_at(at)) {
-                    self.info[run as usize].unnamed.push(at.offset);
+                let name = word(sequences, offset);
+                let new = (hash(offset), place(run, offset));
+                let is_same = |at: Place| {
+                    let view = View::read(&board.runs.own(at.run, 1)[0]);
+                    view.sequence(&board.lines, at.offset as usize) == Some(name)
+                };
+                let named =
+                    name != 0 && table.insert_unless(&board.lines, &mut self.lines, new, is_same);
+                if !named {
+                    self.info[run as usize].unnamed.push(offset as u16);
                 }
             }
         }
@@ -340,13 +345,17 @@ impl Forest {
     }
 
     fn give_name(&mut self, domain: u32, at: Place, name: u64) -> bool {
-        if name == 0 || self.named(domain, name).is_some_and(|it| it != at) {
+        if name == 0 {
             return false;
         }
         let board = self.board.clone();
-        let memory = (&board.lines, &mut self.lines, &board.secrets);
-        self.domains.at(domain).insert(memory, name, at);
-        true
+        let mut space = std::mem::replace(&mut self.lines, Space::none());
+        let hash = board.secrets.name(name);
+        let table = &self.domains.at(domain).table;
+        let is_same = |at: Place| self.written(domain, at) == name;
+        let named = table.insert_unless(&board.lines, &mut space, (hash, at), is_same);
+        self.lines = space;
+        named
     }
 
     /// Takes the names of those blocks of `range` back that no member of `domain` holds.
@@ -358,8 +367,20 @@ impl Forest {
         if range.is_empty() {
             return;
         }
-        let names = range.clone().map(|it| self.written(domain, place(run, it)));
-        self.touch(domain, names);
+        if 1 < range.len() {
+            let names = range.clone().map(|it| self.written(domain, place(run, it)));
+            self.touch(domain, names);
+        }
+        if domain == CANONICAL && !reach.parts && self.info[run as usize].unnamed.is_empty() {
+            let board = &*self.board;
+            let sequences = view.sequences(&board.lines).expect("the writer's own");
+            let table = &self.domains.at(domain).table;
+            for offset in range {
+                let hash = board.secrets.name(word(sequences, offset));
+                table.remove(&board.lines, &mut self.lines, hash, place(run, offset));
+            }
+            return;
+        }
         for offset in range {
             let members = &self.domains.at(domain).members;
             if reach.parts && self.is_part_of(&view, members, offset) {

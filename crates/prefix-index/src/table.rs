@@ -1,11 +1,12 @@
-//! A table from hashes to places, 8 bytes an entry: part of the hash, which also gives the home slot, and
-//! the place. It holds no keys: whoever looks something up checks each place that is offered.
+//! A table from hashes to places, 8 bytes an entry: part of the hash, which also gives the home, and the
+//! place. It holds no keys: whoever looks something up checks each place that is offered.
 //!
-//! Entries of a part lie in ascending order (linear probing kept sorted), so that a search ends early, and a
-//! removal shifts back what was displaced. Each part has a version, so that readers may search while the
-//! writer changes it.
+//! A line of eight entries is a bucket. An entry lies in its home bucket, or in a later one if all from there
+//! on are full; so a search ends at the first bucket with a free slot, mostly the first, and a removal from a
+//! full bucket moves one back that had to go on. Each part has a version, so that readers may search while
+//! the writer changes it.
 
-use crate::arena::{Arena, Line, SEGMENT_LINES, Space, WORDS, rounded, set_word, word};
+use crate::arena::{Arena, Line, SEGMENT_LINES, Space, WORDS, rounded};
 use crate::sync::{
     AtomicU64, Conflict, Ordering, begin_read, begin_write, end_read, end_write, is_still,
 };
@@ -57,13 +58,9 @@ struct Part {
     count: AtomicU64,
 }
 
-/// Lines beyond the home slots, for the displaced of the last ones.
-const fn overflow(lines: usize) -> usize {
-    1 + lines / 32
-}
-
+/// Buckets that are homes, of `lines`. The others are for what had to go on from the last ones.
 const fn homes(lines: usize) -> usize {
-    (lines - overflow(lines)) * WORDS
+    lines - 1 - lines / 32
 }
 
 const fn home(tag: u64, homes: usize) -> usize {
@@ -72,6 +69,14 @@ const fn home(tag: u64, homes: usize) -> usize {
 
 const fn tag(entry: u64) -> u64 {
     entry >> PLACE_BITS
+}
+
+/// A bit for each entry of `bucket` that is `so`.
+#[inline]
+fn which(bucket: &Line, so: impl Fn(u64) -> bool) -> u32 {
+    (0..WORDS).fold(0, |bits, index| {
+        bits | (u32::from(so(bucket.get(index))) << index)
+    })
 }
 
 impl Table {
@@ -106,17 +111,20 @@ impl Table {
         if extent != 0 {
             let count = extent as u32 as usize;
             let lines = arena.lines((extent >> 32) as u32, count).ok_or(Conflict)?;
-            let mut index = home(tag, homes(count));
-            while index < count * WORDS {
-                let entry = word(lines, index);
-                if entry == 0 || tag < self::tag(entry) {
+            let from = home(tag, homes(count));
+            'search: for bucket in lines.get(from..).unwrap_or_default() {
+                let mut alike = which(bucket, |entry| self::tag(entry) == tag && entry != 0);
+                while alike != 0 {
+                    let place = Place::of(bucket.get(alike.trailing_zeros() as usize));
+                    if accept(place) {
+                        found = Some(place);
+                        break 'search;
+                    }
+                    alike &= alike - 1;
+                }
+                if which(bucket, |entry| entry == 0) != 0 {
                     break;
                 }
-                if self::tag(entry) == tag && accept(Place::of(entry)) {
-                    found = Some(Place::of(entry));
-                    break;
-                }
-                index += 1;
             }
         }
         end_read();
@@ -126,7 +134,7 @@ impl Table {
         Ok(found)
     }
 
-    /// The home slot of `hash`, read to have it at hand: several of these overlap where the searches that
+    /// The home of `hash`, read to have it at hand: several of these overlap where the searches that
     /// follow would wait one after the other.
     #[inline]
     pub(crate) fn touch(&self, arena: &Arena, hash: u64) -> u64 {
@@ -137,26 +145,58 @@ impl Table {
         }
         let count = extent as u32 as usize;
         let lines = arena.own((extent >> 32) as u32, count);
-        word(lines, home(tag, homes(count)))
+        lines[home(tag, homes(count))].get(0)
     }
 
     /// Adds an entry. The writer's.
     pub(crate) fn insert(&self, arena: &Arena, space: &mut Space, hash: u64, place: Place) {
+        self.insert_unless(arena, space, (hash, place), |_| false);
+    }
+
+    /// Adds an entry unless there is one under the same hash that `is_same`. Whether it has. The writer's.
+    #[inline]
+    pub(crate) fn insert_unless(
+        &self,
+        arena: &Arena,
+        space: &mut Space,
+        (hash, place): (u64, Place),
+        mut is_same: impl FnMut(Place) -> bool,
+    ) -> bool {
         let (part, tag) = self.part(hash);
         let entry = (tag << PLACE_BITS) | place.bits();
+        let extent = part.extent.load(Ordering::Relaxed);
         let count = part.count.load(Ordering::Relaxed) + 1;
-        self.count.store(self.len() + 1, Ordering::Relaxed);
-        begin_write(&part.version);
-        part.count.store(count, Ordering::Relaxed);
-        let mut extent = part.extent.load(Ordering::Relaxed);
         let lines = extent as u32 as usize;
-        if lines == 0 || homes(lines) as u64 * 4 < count * 5 {
-            extent = part.grow(arena, space);
+        let mut free = None;
+        if lines != 0 {
+            let buckets = arena.own((extent >> 32) as u32, lines);
+            for bucket in &buckets[home(tag, homes(lines))..] {
+                let mut alike = which(bucket, |entry| self::tag(entry) == tag && entry != 0);
+                while alike != 0 {
+                    let there = bucket.get(alike.trailing_zeros() as usize);
+                    if is_same(Place::of(there)) {
+                        return false;
+                    }
+                    alike &= alike - 1;
+                }
+                let empty = which(bucket, |entry| entry == 0);
+                if empty != 0 {
+                    free = Some((bucket, empty.trailing_zeros() as usize));
+                    break;
+                }
+            }
         }
-        while !put(arena, extent, entry) {
-            extent = part.grow(arena, space);
+        self.count.store(self.len() + 1, Ordering::Relaxed);
+        part.count.store(count, Ordering::Relaxed);
+        begin_write(&part.version);
+        match free {
+            Some((bucket, slot)) if count * 5 <= (homes(lines) * WORDS * 4) as u64 => {
+                bucket.set(slot, entry);
+            }
+            _ => while !put(part.grow(arena, space), entry) {},
         }
         end_write(&part.version);
+        true
     }
 
     /// Removes an entry that was added. The writer's.
@@ -171,26 +211,32 @@ impl Table {
         }
         let lines = arena.own((extent >> 32) as u32, count);
         let homes = homes(count);
-        let mut index = home(tag, homes);
-        while index < count * WORDS && word(lines, index) != entry {
-            index += 1;
-        }
-        debug_assert!(index < count * WORDS, "an entry that was added is there");
-        if index == count * WORDS {
+        let from = home(tag, homes);
+        let found = lines[from..].iter().zip(from..).find_map(|(bucket, at)| {
+            let alike = which(bucket, |it| it == entry);
+            (alike != 0).then(|| (at, alike.trailing_zeros() as usize))
+        });
+        debug_assert!(found.is_some(), "an entry that was added is there");
+        let Some((mut at, mut slot)) = found else {
             return;
+        };
+        begin_write(&part.version);
+        // The last bucket that was full on the way gets the free slot.
+        loop {
+            let was_full = which(&lines[at], |entry| entry == 0) == 0;
+            lines[at].set(slot, 0);
+            let follower = if was_full {
+                follower(lines, at, homes)
+            } else {
+                None
+            };
+            let Some((next, next_slot)) = follower else {
+                break;
+            };
+            lines[at].set(slot, lines[next].get(next_slot));
+            (at, slot) = (next, next_slot);
         }
         self.count.store(self.len() - 1, Ordering::Relaxed);
-        begin_write(&part.version);
-        let mut next = index + 1;
-        while next < count * WORDS {
-            let follower = word(lines, next);
-            if follower == 0 || home(self::tag(follower), homes) == next {
-                break;
-            }
-            set_word(lines, next - 1, follower);
-            next += 1;
-        }
-        set_word(lines, next - 1, 0);
         let left = part.count.load(Ordering::Relaxed) - 1;
         part.count.store(left, Ordering::Relaxed);
         if left == 0 {
@@ -214,64 +260,56 @@ impl Table {
 
 impl Part {
     /// Moves the entries to a quarter more lines.
-    fn grow(&self, arena: &Arena, space: &mut Space) -> u64 {
+    fn grow<'a>(&self, arena: &'a Arena, space: &mut Space) -> &'a [Line] {
         let old = self.extent.load(Ordering::Relaxed);
         let old_lines = old as u32 as usize;
-        let lines = rounded((old_lines + old_lines / 4 + 1).max(2));
-        let first = space.take(arena, lines);
-        let extent = (u64::from(first) << 32) | lines as u64;
-        let new = arena.own(first, lines);
-        for index in 0..lines * WORDS {
-            set_word(new, index, 0);
-        }
-        if old != 0 {
+        let mut lines = old_lines;
+        loop {
+            lines = rounded((lines + lines / 4 + 1).max(2));
+            let first = space.take(arena, lines);
+            let new = arena.own(first, lines);
+            for bucket in new {
+                (0..WORDS).for_each(|slot| bucket.set(slot, 0));
+            }
             let entries = arena.own((old >> 32) as u32, old_lines);
-            spread(entries, new);
-            space.give((old >> 32) as u32, old_lines);
-        }
-        self.extent.store(extent, Ordering::Relaxed);
-        extent
-    }
-}
-
-/// Lays the entries of `old` out in `new`, which is empty and has more homes. Each entry's home moves down
-/// by no more than all do, so the room beyond the homes suffices.
-fn spread(old: &[Line], new: &[Line]) {
-    let homes = homes(new.len());
-    let mut next = 0;
-    for index in 0..old.len() * WORDS {
-        let entry = word(old, index);
-        if entry != 0 {
-            let at = next.max(home(tag(entry), homes));
-            set_word(new, at, entry);
-            next = at + 1;
+            let entries = entries
+                .iter()
+                .flat_map(|it| (0..WORDS).map(|slot| it.get(slot)));
+            if entries.filter(|it| *it != 0).all(|it| put(new, it)) {
+                if old_lines != 0 {
+                    space.give((old >> 32) as u32, old_lines);
+                }
+                let extent = (u64::from(first) << 32) | lines as u64;
+                self.extent.store(extent, Ordering::Relaxed);
+                return new;
+            }
+            space.give(first, lines);
         }
     }
 }
 
-/// Puts `entry` into its place of the order. Whether there was room.
-fn put(arena: &Arena, extent: u64, entry: u64) -> bool {
-    let count = extent as u32 as usize;
-    let lines = arena.own((extent >> 32) as u32, count);
-    let mut index = home(tag(entry), homes(count));
-    while index < count * WORDS {
-        let there = word(lines, index);
-        if there == 0 || entry < there {
-            break;
+/// Puts `entry` into the first bucket from its home on that has a free slot. Whether there is one.
+fn put(lines: &[Line], entry: u64) -> bool {
+    for bucket in &lines[home(tag(entry), homes(lines.len()))..] {
+        let empty = which(bucket, |it| it == 0);
+        if empty != 0 {
+            bucket.set(empty.trailing_zeros() as usize, entry);
+            return true;
         }
-        index += 1;
     }
-    let mut free = index;
-    while free < count * WORDS && word(lines, free) != 0 {
-        free += 1;
+    false
+}
+
+/// An entry behind the bucket `at` that belongs there or before, up to the first bucket with a free slot.
+fn follower(lines: &[Line], at: usize, homes: usize) -> Option<(usize, usize)> {
+    for (bucket, next) in lines[at + 1..].iter().zip(at + 1..) {
+        let displaced = which(bucket, |it| it != 0 && home(tag(it), homes) <= at);
+        if displaced != 0 {
+            return Some((next, displaced.trailing_zeros() as usize));
+        }
+        if which(bucket, |it| it == 0) != 0 {
+            return None;
+        }
     }
-    if free == count * WORDS {
-        return false;
-    }
-    while index < free {
-        set_word(lines, free, word(lines, free - 1));
-        free -= 1;
-    }
-    set_word(lines, index, entry);
-    true
+    None
 }

@@ -57,6 +57,12 @@ impl Chain {
             .extend(stored.blocks.iter().map(|it| name_of(&it.engine_hash)));
     }
 
+    /// Takes in names alone.
+    pub(crate) fn read_names(&mut self, engine_hashes: &[EngineHash]) {
+        self.names.clear();
+        self.names.extend(engine_hashes.iter().map(name_of));
+    }
+
     /// Chains the sequence hashes of the blocks from `from` on behind `parent`.
     fn sequence(&mut self, from: usize, parent: Option<u64>) {
         self.sequences.clear();
@@ -90,6 +96,14 @@ impl Work<'_> {
         let view = self.forest.view(at.run);
         self.forest
             .tiers_of(&view, self.rank.slot, at.offset as usize)
+    }
+
+    /// Reads ahead where the names of a short operation are and will be: two waits at once.
+    pub(crate) fn read_ahead(&self, stored: &StoredBlocks) {
+        if let (Some(domain), [only]) = (self.rank.domain, &stored.blocks[..]) {
+            let names = stored.parent.iter().chain([&only.engine_hash]);
+            self.forest.touch(domain, names.map(name_of));
+        }
     }
 
     /// Stores `chain`, which is not empty, behind `parent`.
