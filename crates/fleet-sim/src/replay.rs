@@ -208,6 +208,7 @@ impl<'a> Replay<'a> {
             isl: request.isl,
             hashes: vec![(self.trace.block_size, request.chain.clone())],
             conversation: None,
+            hint: None,
             tried: Vec::new(),
             pin: None,
         }

@@ -5,7 +5,7 @@ use domain::{Epoch, Target, WorkerId};
 use crate::Policy;
 use crate::cost::{Scored, scores};
 use crate::draw::{Draw, rendezvous};
-use crate::snapshot::{Barred, Candidate, Request, Snapshot};
+use crate::snapshot::{Barred, Candidate, Hint, Request, Snapshot};
 
 /// Costs this close to the smallest, as a share of it, are as good as equal.
 const NEAR_SHARE: f64 = 0.05;
@@ -57,6 +57,11 @@ pub enum Reason {
     LeastCost,
     /// Several were as good as equal; two of them were drawn.
     NearTie {
+        /// How many were as good as equal.
+        among: u32,
+    },
+    /// Several were as good as equal and the request's hint decided.
+    Hinted {
         /// How many were as good as equal.
         among: u32,
     },
@@ -188,6 +193,9 @@ fn least_cost(
     if let [only] = near[..] {
         return (only.target.clone(), Reason::LeastCost);
     }
+    if let Some(hinted) = request.hint.as_ref().and_then(|it| it.among(&near)) {
+        return (hinted.target.clone(), Reason::Hinted { among });
+    }
     if let (false, Some(key)) = (snapshot.index_known, request.conversation) {
         let highest = near
             .iter()
@@ -198,6 +206,17 @@ fn least_cost(
     let (first, second) = draw.two_below(near.len());
     let better = better_of(snapshot, near[first], near[second]);
     (better.target.clone(), Reason::NearTie { among })
+}
+
+impl Hint {
+    /// The one of these that it points to.
+    fn among<'a>(&self, near: &[&'a Candidate]) -> Option<&'a Candidate> {
+        let near = near.iter().copied();
+        match self {
+            Self::Near(target) => near.into_iter().find(|it| it.target == *target),
+            Self::Bucket(key) => near.max_by_key(|it| rendezvous(*key, &it.target)),
+        }
+    }
 }
 
 /// Of two equally dear candidates the one that holds more of what few hold, then the less busy one.

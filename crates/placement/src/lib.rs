@@ -14,4 +14,4 @@ pub use choose::{Choice, NoCandidate, Place, Reason, choose};
 pub use cost::{Scored, Terms};
 pub use policy::{Policy, UnknownPolicy};
 pub use reservations::{Refused, Reservation, Reservations, landmarks};
-pub use snapshot::{Barred, Candidate, Held, Request, Snapshot};
+pub use snapshot::{Barred, Candidate, Held, Hint, Request, Snapshot};

@@ -3,12 +3,23 @@
 use domain::{BlockSize, Target, TargetState, Tokens};
 
 /// What has to be placed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Input tokens.
     pub isl: Tokens,
     /// A hash of its conversation, the same at every router; none without a conversation.
     pub conversation: Option<u64>,
+    /// What decides between targets that are as good as equal.
+    pub hint: Option<Hint>,
+}
+
+/// Where a request would rather go, at no price.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Hint {
+    /// Where the conversation runs that it was started from.
+    Near(Target),
+    /// Where others of its bucket go; the number is the same at every router.
+    Bucket(u64),
 }
 
 /// The fleet of one model as a router sees it at one moment.

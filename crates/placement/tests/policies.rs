@@ -2,9 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::BTreeSet;
+
 use domain::{BlockSize, Target, TargetState, Tokens};
 use placement::{
-    Barred, Candidate, Choice, Held, NoCandidate, Place, Policy, Reason, Request, Snapshot, choose,
+    Barred, Candidate, Choice, Held, Hint, NoCandidate, Place, Policy, Reason, Request, Snapshot,
+    choose,
 };
 
 /// An idle rank that computes 1,000 tokens a second and holds nothing.
@@ -55,6 +58,7 @@ fn four() -> Vec<Candidate> {
 const REQUEST: Request = Request {
     isl: Tokens::new(10_000),
     conversation: None,
+    hint: None,
 };
 
 fn kv(snapshot: &Snapshot) -> Choice {
@@ -314,6 +318,36 @@ fn with_a_silent_index_equals_are_ordered_by_the_conversation() {
         .zip(&before)
         .filter(|(after, before)| after != *before);
     assert_eq!(moved.count(), lost, "only those of the lost one move");
+}
+
+#[test]
+fn a_hint_decides_between_equals_and_costs_nothing() {
+    let hinted = |hint: &Hint, snapshot: &Snapshot, seed| {
+        let request = Request {
+            hint: Some(hint.clone()),
+            ..REQUEST
+        };
+        choose(&request, snapshot, Policy::Kv, seed).unwrap()
+    };
+    let mut snapshot = snapshot(four());
+    let parent = Hint::Near("w3#1/0".parse().unwrap());
+    for seed in 0..50 {
+        let choice = hinted(&parent, &snapshot, seed);
+        assert_eq!(chosen(&choice), "w3#1/0");
+        assert_eq!(choice.reason, Reason::Hinted { among: 4 });
+    }
+    let bucket = |key| chosen(&hinted(&Hint::Bucket(key), &snapshot, key));
+    let places: BTreeSet<String> = (0..100).map(bucket).collect();
+    assert_eq!(places.len(), 4, "buckets are spread");
+    let again = chosen(&hinted(&Hint::Bucket(7), &snapshot, 1));
+    assert_eq!(again, bucket(7), "no seed matters, so routers agree");
+
+    snapshot.candidates[2].pending = Tokens::new(9_000);
+    let choice = hinted(&parent, &snapshot, 1);
+    assert_ne!(chosen(&choice), "w3#1/0", "a busy parent is left alone");
+    snapshot.candidates[2].state = TargetState::Draining;
+    let choice = hinted(&parent, &snapshot, 1);
+    assert_ne!(chosen(&choice), "w3#1/0", "one that takes nothing new too");
 }
 
 #[test]

@@ -93,6 +93,7 @@ impl Placing<'_> {
             isl: self.blocks.isl,
             hashes: self.blocks.hashes.clone(),
             conversation: self.intake.conversation.clone(),
+            hint: None,
             tried: self.tried.clone(),
             pin: self.intake.pin.clone(),
         };

@@ -8,6 +8,7 @@ use domain::{
     BlockSize, DecisionId, DpRank, Endpoint, ModelName, OverlapGroup, SequenceHash, Target,
     TargetState, Tokens, WorkerId,
 };
+use placement::Hint;
 
 /// One attempt to place one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub struct Request {
     pub hashes: Vec<(BlockSize, Vec<SequenceHash>)>,
     /// The conversation, if it has one.
     pub conversation: Option<ConversationKey>,
+    /// Where it would rather go, at no price.
+    pub hint: Option<Hint>,
     /// Targets at which this request has failed already.
     pub tried: Vec<Target>,
     /// The place a client or operator insists on.

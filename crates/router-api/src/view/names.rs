@@ -20,6 +20,7 @@ pub(super) fn reason(reason: Reason) -> String {
         Reason::Policy(By::LessBusyOfTwo) => "less_busy_of_two".to_owned(),
         Reason::Policy(By::LeastCost) => "least_cost".to_owned(),
         Reason::Policy(By::NearTie { among }) => format!("near_tie_of_{among}"),
+        Reason::Policy(By::Hinted { among }) => format!("hinted_of_{among}"),
         Reason::Policy(By::Rendezvous { among }) => format!("rendezvous_of_{among}"),
         Reason::Bound => "bound".to_owned(),
         Reason::BoundForLackOfOthers => "bound_for_lack_of_others".to_owned(),

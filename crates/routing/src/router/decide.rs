@@ -74,6 +74,7 @@ impl Router {
         let asked = placement::Request {
             isl: request.isl,
             conversation: request.conversation.as_ref().map(conversation_hash),
+            hint: request.hint.clone(),
         };
         let choice = choose(&asked, &snapshot, self.config.policy, seed);
         let verdict = verdict(self.config.affinity(), request, binding, &snapshot, &choice)?;

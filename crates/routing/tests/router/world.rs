@@ -117,6 +117,7 @@ impl World {
             isl: Tokens::new(count * BLOCK + BLOCK / 2),
             hashes: vec![(block_size(), sequence_hashes(blocks))],
             conversation: None,
+            hint: None,
             tried: Vec::new(),
             pin: None,
         }
