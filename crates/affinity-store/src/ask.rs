@@ -1,8 +1,10 @@
 //! What the owner is asked, and how it answers.
 
-use affinity::{BindingKey, Event};
+use affinity::{Binding, BindingKey, Event};
 use bus::Revision;
-use contracts::rpc::{Acquire, Bound, CallError, Confirm, Move, Release};
+use contracts::rpc::{
+    Acquire, Bound, CallError, Confirm, Move, Page, Reassign, Release, Search, Unbind,
+};
 use domain::InstanceId;
 use tokio::sync::oneshot;
 
@@ -27,6 +29,8 @@ pub(crate) enum Message {
         limit: usize,
         reply: Reply<Vec<Bound>>,
     },
+    /// About those that fit.
+    Search { search: Search, reply: Reply<Page> },
 }
 
 /// Something to be done about one conversation. One at a time is under way for each.
@@ -36,9 +40,14 @@ pub(crate) enum Ask {
     Confirm(Confirm, Reply<Bound>),
     Rebind(Move, Reply<Bound>),
     Release(Release, Reply<()>),
+    Reassign(Reassign, Reply<Bound>),
+    Unbind(Unbind, Reply<()>),
+    Import(Box<Binding>, Reply<Option<Bound>>),
     Renew(InstanceId),
     /// Its time may be over.
     Lapse,
+    /// It has been idle for longest, and there are too many.
+    MakeRoom,
     /// The table has changed, to this revision at least.
     Refresh(Option<Revision>),
 }
@@ -70,8 +79,15 @@ impl Ask {
                 end: request.end,
                 actor: &request.actor,
             },
+            Self::Reassign(request, _) => Event::Reassign {
+                to: &request.to,
+                actor: &request.actor,
+            },
+            Self::Unbind(..) => Event::Unbind,
+            Self::Import(binding, _) => Event::Import { binding },
             Self::Renew(actor) => Event::Renew { actor },
             Self::Lapse => Event::Lapse,
+            Self::MakeRoom => Event::MakeRoom,
         })
     }
 
@@ -83,8 +99,12 @@ impl Ask {
             Self::Acquire(_, reply) | Self::Rebind(_, reply) => reply.is_closed(),
             Self::Confirm(..)
             | Self::Release(..)
+            | Self::Reassign(..)
+            | Self::Unbind(..)
+            | Self::Import(..)
             | Self::Renew(_)
             | Self::Lapse
+            | Self::MakeRoom
             | Self::Refresh(_) => false,
         }
     }
@@ -94,16 +114,16 @@ impl Ask {
     pub(crate) fn answer(self, bound: Option<Bound>) -> Option<Release> {
         let (reply, taken) = match self {
             // A reader or reporter that has left misses nothing.
-            Self::Get(reply) => {
+            Self::Get(reply) | Self::Import(_, reply) => {
                 let _ = reply.send(Ok(bound));
                 return None;
             }
-            Self::Release(_, reply) => {
+            Self::Release(_, reply) | Self::Unbind(_, reply) => {
                 let _ = reply.send(Ok(()));
                 return None;
             }
-            Self::Renew(_) | Self::Lapse | Self::Refresh(_) => return None,
-            Self::Confirm(_, reply) => (reply, None),
+            Self::Renew(_) | Self::Lapse | Self::MakeRoom | Self::Refresh(_) => return None,
+            Self::Confirm(_, reply) | Self::Reassign(_, reply) => (reply, None),
             Self::Acquire(request, reply) => (reply, Some((request.key, request.actor))),
             Self::Rebind(request, reply) => (reply, Some((request.key, request.actor))),
         };
@@ -122,12 +142,13 @@ impl Ask {
     /// Answers that it was not done. Whoever has left does not mind.
     pub(crate) fn fail(self, error: CallError) {
         match self {
-            Self::Get(reply) => drop(reply.send(Err(error))),
-            Self::Acquire(_, reply) | Self::Confirm(_, reply) | Self::Rebind(_, reply) => {
-                drop(reply.send(Err(error)));
-            }
-            Self::Release(_, reply) => drop(reply.send(Err(error))),
-            Self::Renew(_) | Self::Lapse | Self::Refresh(_) => {}
+            Self::Get(reply) | Self::Import(_, reply) => drop(reply.send(Err(error))),
+            Self::Acquire(_, reply)
+            | Self::Confirm(_, reply)
+            | Self::Rebind(_, reply)
+            | Self::Reassign(_, reply) => drop(reply.send(Err(error))),
+            Self::Release(_, reply) | Self::Unbind(_, reply) => drop(reply.send(Err(error))),
+            Self::Renew(_) | Self::Lapse | Self::MakeRoom | Self::Refresh(_) => {}
         }
     }
 }

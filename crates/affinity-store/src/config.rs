@@ -20,7 +20,7 @@ pub struct Config {
     pub lease_seconds: u64,
     /// A confirmed binding ends so many seconds after its last stream has.
     pub idle_ttl_seconds: u64,
-    /// How many bindings are held in memory, some 600 bytes each; others are read when needed.
+    /// How many bindings there may be, each in memory: beyond, those end first that have been idle for longest.
     pub capacity: usize,
     /// How many milliseconds a call may take that a request waits for.
     pub decision_deadline_ms: u64,
@@ -46,7 +46,7 @@ impl Default for Config {
             data_dir: PathBuf::from("rankway-data"),
             lease_seconds: terms.lease.as_secs(),
             idle_ttl_seconds: terms.idle_ttl.as_secs(),
-            capacity: 1_000_000,
+            capacity: 2_000_000,
             decision_deadline_ms: 50,
         }
     }

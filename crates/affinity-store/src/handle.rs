@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use affinity::{BindingKey, BindingSecret, ConversationKey};
+use affinity::{Binding, BindingKey, BindingSecret, ConversationKey};
 use async_trait::async_trait;
-use contracts::rpc::{Acquire, Affinity, Bound, CallError, Confirm, Move, Release, Renew};
+use contracts::rpc::{
+    Acquire, Affinity, Bound, CallError, Confirm, Move, Page, Reassign, Release, Renew, Search,
+    Unbind,
+};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -117,5 +120,28 @@ impl Affinity for Handle {
     async fn list(&self, limit: usize) -> Result<Vec<Bound>, CallError> {
         let message = |reply| Message::List { limit, reply };
         self.call(REPORT_DEADLINE, message).await
+    }
+
+    async fn search(&self, search: Search) -> Result<Page, CallError> {
+        let message = |reply| Message::Search { search, reply };
+        self.call(REPORT_DEADLINE, message).await
+    }
+
+    async fn reassign(&self, request: Reassign) -> Result<Bound, CallError> {
+        let key = request.key.clone();
+        let ask = |reply| Ask::Reassign(request, reply);
+        self.one(REPORT_DEADLINE, &key, ask).await
+    }
+
+    async fn unbind(&self, request: Unbind) -> Result<(), CallError> {
+        let key = request.key.clone();
+        let ask = |reply| Ask::Unbind(request, reply);
+        self.one(REPORT_DEADLINE, &key, ask).await
+    }
+
+    async fn import(&self, binding: Binding) -> Result<Option<Bound>, CallError> {
+        let key = binding.key.clone();
+        let ask = |reply| Ask::Import(Box::new(binding), reply);
+        self.one(REPORT_DEADLINE, &key, ask).await
     }
 }

@@ -9,8 +9,8 @@ use prometheus::{IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry};
 pub(crate) struct Metrics {
     bindings: IntGaugeVec,
     conflicts: IntCounterVec,
-    /// Bindings taken out of memory because there were more than may be held.
-    pub(crate) evictions: IntCounter,
+    /// Idle bindings that ended because there were more than there may be.
+    pub(crate) displaced: IntCounter,
     /// Writes that met another revision, and were done again on what was found.
     pub(crate) rereads: IntCounter,
     /// Reads and writes that the bus did not do.
@@ -49,9 +49,9 @@ impl Metrics {
         Ok(Self {
             bindings,
             conflicts,
-            evictions: counter(
-                "rankway_binding_evictions_total",
-                "bindings taken out of memory at the bound",
+            displaced: counter(
+                "rankway_bindings_displaced_total",
+                "idle bindings that ended to make room at the bound",
             )?,
             rereads: counter(
                 "rankway_binding_rereads_total",

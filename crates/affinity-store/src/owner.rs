@@ -76,6 +76,7 @@ impl Owner {
         let mut steps = table::follow(self.bus.clone());
         self.health.waiting("reading the bindings");
         loop {
+            self.make_room();
             let has_room = self.jobs.len() < MAX_JOBS && self.waiting < MAX_WAITING;
             let answers = has_room && !matches!(self.phase, Phase::Loading);
             let due_in = self.slots.next_due().map(|due| due.since(self.clock.now()));
@@ -123,6 +124,21 @@ impl Owner {
                 // Whoever asked and left needs no answer.
                 let _ = reply.send(Ok(self.slots.list(limit, self.clock.now())));
             }
+            Message::Search { search, reply } => {
+                // As above.
+                let _ = reply.send(Ok(self.slots.search(&search, self.clock.now())));
+            }
+        }
+    }
+
+    /// Ends idle bindings beyond the bound, once all of the table is known.
+    fn make_room(&mut self) {
+        let now = self.clock.now();
+        while matches!(self.phase, Phase::Following)
+            && self.jobs.len() < MAX_JOBS
+            && let Some(key) = self.slots.pop_idle(now)
+        {
+            self.submit(key, Ask::MakeRoom);
         }
     }
 
@@ -299,7 +315,6 @@ impl Owner {
             return Progress::Finished;
         }
         let Some(event) = work.ask.event() else {
-            self.slots.touch(key);
             self.answer(key, work.ask);
             return Progress::Finished;
         };
@@ -327,6 +342,7 @@ impl Owner {
         {
             self.metrics.conflict(&binding.target.worker);
         }
+        self.tell(&ask, outcome);
         self.slots.install(key, next, seen, now);
         self.answer(key, ask);
     }
@@ -337,6 +353,23 @@ impl Owner {
             self.metrics.abandoned.inc();
             let (reply, _) = tokio::sync::oneshot::channel();
             self.submit(key, Ask::Release(release, reply));
+        }
+    }
+
+    /// What an operator does is said, what the bound does is counted.
+    fn tell(&self, ask: &Ask, outcome: Outcome) {
+        match ask {
+            Ask::Reassign(request, _) => {
+                let (conversation, to, actor) =
+                    (&request.key.conversation, &request.to, &request.actor);
+                info!(%conversation, %to, %actor, "moved by an operator");
+            }
+            Ask::Unbind(request, _) => {
+                let (conversation, actor) = (&request.key.conversation, &request.actor);
+                info!(%conversation, %actor, "unbound by an operator");
+            }
+            _ if outcome == Outcome::MadeRoom => self.metrics.displaced.inc(),
+            _ => {}
         }
     }
 

@@ -1,18 +1,21 @@
-//! What is held in memory of each conversation: a bounded cache of the table, and when to look again.
+//! What is held in memory of each conversation, and when to look again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound::{Excluded, Unbounded};
 
 use affinity::{BindingKey, Standing, Terms};
 use bus::Revision;
-use contracts::rpc::Bound;
+use contracts::rpc::{Bound, Page, Search};
 use domain::Timestamp;
 
 use crate::ask::Ask;
 use crate::metrics::Metrics;
 
-/// How many bindings with requests in flight are passed over in search of one to take out of memory; when
-/// all are in flight, the bound gives way, because in-flight requests are bounded by themselves.
-const EVICTION_ATTEMPTS: usize = 64;
+/// How many bindings that cannot end are passed over in search of one to make room; when all are in flight, the
+/// bound gives way, because in-flight requests are bounded by themselves.
+const ROOM_ATTEMPTS: usize = 64;
+/// How many bindings one page of a search looks at, a few milliseconds' worth: requests wait meanwhile.
+const SEARCHED_AT_ONCE: usize = 8_192;
 
 /// What is known of the table's entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,18 +36,14 @@ pub(crate) struct Slot {
     seen: Seen,
     /// What waits for the one thing under way; none when nothing is.
     busy: Option<VecDeque<Ask>>,
-    /// When its time is looked at; one timer for each binding of the table, also of those not in memory.
+    /// When its time is looked at; one timer for each binding of the table.
     armed: Option<Timestamp>,
-    /// Its place in the order of use while its binding is in memory.
-    used: Option<u64>,
     counted: Option<affinity::BindingState>,
 }
 
 /// All of them.
 pub(crate) struct Slots {
     slots: BTreeMap<BindingKey, Slot>,
-    by_use: BTreeMap<u64, BindingKey>,
-    uses: u64,
     timers: BTreeSet<(Timestamp, BindingKey)>,
     capacity: usize,
     terms: Terms,
@@ -55,8 +54,6 @@ impl Slots {
     pub(crate) fn new(capacity: usize, terms: Terms, metrics: Metrics) -> Self {
         Self {
             slots: BTreeMap::new(),
-            by_use: BTreeMap::new(),
-            uses: 0,
             timers: BTreeSet::new(),
             capacity,
             terms,
@@ -86,7 +83,23 @@ impl Slots {
         self.slots.get(&key)?.bound(now, &self.terms)
     }
 
-    /// Live bindings in memory.
+    /// Live bindings that fit, beginning after the page before.
+    pub(crate) fn search(&self, search: &Search, now: Timestamp) -> Page {
+        let after = search.after.map_or(Unbounded, Excluded);
+        let mut page = Page::default();
+        for (looked_at, (key, slot)) in self.slots.range((after, Unbounded)).enumerate() {
+            let bound = slot.bound(now, &self.terms);
+            page.bindings
+                .extend(bound.filter(|it| search.filter.fits(&it.binding)));
+            if page.bindings.len() >= search.limit || looked_at + 1 >= SEARCHED_AT_ONCE {
+                page.next = Some(*key);
+                break;
+            }
+        }
+        page
+    }
+
+    /// Live bindings.
     pub(crate) fn list(&self, limit: usize, now: Timestamp) -> Vec<Bound> {
         let slots = self.slots.values();
         let bound = slots.filter_map(|slot| slot.bound(now, &self.terms));
@@ -121,29 +134,38 @@ impl Slots {
                 if slot.armed.is_none_or(|armed| due < armed) {
                     self.arm(key, due);
                 }
-                self.touch(key);
-                self.evict(now);
             }
-            None => self.forget(key),
+            None => self.disarm(key),
         }
+    }
+
+    /// A binding that may end because there are too many: of those at rest the one that has been idle for longest.
+    pub(crate) fn pop_idle(&mut self, now: Timestamp) -> Option<BindingKey> {
+        if self.timers.len() <= self.capacity {
+            return None;
+        }
+        let mut after = Unbounded;
+        for _ in 0..ROOM_ATTEMPTS {
+            let (armed, key) = *self.timers.range((after, Unbounded)).next()?;
+            let slot = self.slots.get(&key)?;
+            // Touches leave the timer behind.
+            let due = slot.standing.due(&self.terms);
+            if let Some(due) = due.filter(|due| armed < *due) {
+                self.arm(key, due);
+            } else if slot.busy.is_none() && !slot.standing.is_in_flight(now) {
+                self.disarm(key);
+                return Some(key);
+            } else {
+                after = Excluded((armed, key));
+            }
+        }
+        None
     }
 
     /// What is held of it may not be so any more; what is in flight is.
     pub(crate) fn doubt(&mut self, key: BindingKey, look_at: Timestamp) {
         self.slots.entry(key).or_default().seen = Seen::Unread;
         self.arm(key, look_at);
-    }
-
-    /// It has just been of use.
-    pub(crate) fn touch(&mut self, key: BindingKey) {
-        let Some(slot) = self.slots.get_mut(&key) else {
-            return;
-        };
-        self.uses += 1;
-        if let Some(before) = slot.used.replace(self.uses) {
-            self.by_use.remove(&before);
-        }
-        self.by_use.insert(self.uses, key);
     }
 
     /// Begins something; the ask is returned to whom it may concern now, or waits its turn.
@@ -169,7 +191,7 @@ impl Slots {
             return Some(ask);
         }
         slot.busy = None;
-        if slot.armed.is_none() && slot.used.is_none() {
+        if slot.armed.is_none() {
             self.slots.remove(&key);
         }
         None
@@ -199,7 +221,6 @@ impl Slots {
             self.metrics.count(slot.counted, None);
         }
         self.slots.clear();
-        self.by_use.clear();
         self.timers.clear();
     }
 
@@ -211,38 +232,12 @@ impl Slots {
         self.timers.insert((due, key));
     }
 
-    /// No binding, no timer, no place in memory.
-    fn forget(&mut self, key: BindingKey) {
+    fn disarm(&mut self, key: BindingKey) {
         let Some(slot) = self.slots.get_mut(&key) else {
             return;
         };
         if let Some(armed) = slot.armed.take() {
             self.timers.remove(&(armed, key));
-        }
-        if let Some(used) = slot.used.take() {
-            self.by_use.remove(&used);
-        }
-    }
-
-    fn evict(&mut self, now: Timestamp) {
-        for _ in 0..EVICTION_ATTEMPTS {
-            if self.by_use.len() <= self.capacity {
-                return;
-            }
-            let Some((_, key)) = self.by_use.pop_first() else {
-                return;
-            };
-            let Some(slot) = self.slots.get_mut(&key) else {
-                continue;
-            };
-            slot.used = None;
-            if slot.busy.is_some() || slot.standing.is_in_flight(now) {
-                self.touch(key);
-                continue;
-            }
-            slot.standing = Standing::default();
-            slot.seen = Seen::Unread;
-            self.metrics.evictions.inc();
         }
     }
 }

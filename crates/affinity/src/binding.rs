@@ -74,6 +74,8 @@ pub enum MoveReason {
     Failed,
     /// The engine served a turn on another rank than the bound one: the binding followed it, once.
     Observed,
+    /// Another target is cheaper by more than what the bound one saves; only of soft bindings.
+    Cheaper,
 }
 
 /// One conversation's target.
@@ -81,7 +83,8 @@ pub enum MoveReason {
 pub struct Binding {
     /// Which conversation.
     pub key: ConversationKey,
-    /// Where it is served.
+    /// Where it is served. Of a binding that the engine owns, the rank is not known before there is evidence:
+    /// see [`Binding::knows_rank`].
     pub target: Target,
     /// Who decides that.
     pub owner: Owner,
@@ -102,6 +105,14 @@ pub struct Binding {
 }
 
 impl Binding {
+    /// Whether the rank of its target means anything: what an engine has chosen, and nothing has shown, does not.
+    pub fn knows_rank(&self) -> bool {
+        match self.owner {
+            Owner::Router => true,
+            Owner::Engine => self.evidence.is_of_the_engine(),
+        }
+    }
+
     /// Whether its target belongs to an earlier incarnation of its worker than `current`: nothing it stands
     /// for is there any more, and the caller rebinds.
     pub fn is_fenced(&self, current: Epoch) -> bool {

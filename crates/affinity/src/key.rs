@@ -1,6 +1,7 @@
 //! The key a binding is kept under: an id says nothing to who reads the table's keys without the secret.
 
 use std::fmt;
+use std::str::FromStr;
 
 use xxhash_rust::xxh3::{xxh3_128_with_secret, xxh3_128_with_seed};
 
@@ -79,9 +80,31 @@ impl BindingKey {
     }
 }
 
-impl fmt::Debug for BindingKey {
+impl fmt::Display for BindingKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for BindingKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A text that is no key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a binding's key is 32 hexadecimal digits")]
+pub struct InvalidKey;
+
+impl FromStr for BindingKey {
+    type Err = InvalidKey;
+
+    fn from_str(text: &str) -> Result<Self, InvalidKey> {
+        let digits =
+            text.len() == 2 * DIGEST_BYTES && text.bytes().all(|it| it.is_ascii_hexdigit());
+        let key = u128::from_str_radix(text, 16).ok().filter(|_| digits);
+        key.map(Self).ok_or(InvalidKey)
     }
 }
 
@@ -106,6 +129,10 @@ mod tests {
         let key = BindingKey::of(&key("acme", "llama", "c-1"), &secret("0123456789abcdef"));
         assert_eq!(format!("{key:?}"), "16f52f980c0a5008e1e2a3677d803caa");
         assert_eq!(BindingKey::from_bytes(&key.to_bytes()), Some(key));
+        assert_eq!(key.to_string().parse(), Ok(key));
+        for text in ["", "16f5", "+6f52f980c0a5008e1e2a3677d803caa"] {
+            assert_eq!(text.parse::<BindingKey>(), Err(InvalidKey));
+        }
         assert_eq!(BindingKey::from_bytes(b"short"), None);
     }
 

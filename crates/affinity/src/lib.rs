@@ -13,6 +13,6 @@ pub use conversation::{
     BodyIds, Conversation, EXPLICIT_HEADER, Found, InvalidConversation, Source, SourceKind,
     find_conversation, parent_hint,
 };
-pub use key::{BindingKey, BindingSecret, SecretTooShort};
+pub use key::{BindingKey, BindingSecret, InvalidKey, SecretTooShort};
 pub use machine::{Event, NotBound, Outcome, Standing, Terms, Transition, Write};
 pub use plan::{Liveness, Mode, Overlap, Plan, plan_turn};

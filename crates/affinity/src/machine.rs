@@ -97,6 +97,22 @@ pub enum Event<'a> {
     },
     /// Nothing but the passing of time.
     Lapse,
+    /// An operator puts it at a target, whether or not a turn is in flight: there is none for this.
+    Reassign {
+        /// Where it shall be.
+        to: &'a Target,
+        /// Who says so.
+        actor: &'a InstanceId,
+    },
+    /// An operator ends it.
+    Unbind,
+    /// There are more bindings than there may be: an idle one makes room.
+    MakeRoom,
+    /// A binding comes back as it was exported, where the conversation has none.
+    Import {
+        /// As it was.
+        binding: &'a Binding,
+    },
 }
 
 /// Where an event leads.
@@ -142,6 +158,10 @@ pub enum Outcome {
     Freed,
     /// Its time was over.
     Expired,
+    /// An operator ended it.
+    Unbound,
+    /// It was idle and made room for others.
+    MadeRoom,
     /// Nothing that matters to others.
     Unchanged,
 }
@@ -250,6 +270,13 @@ impl Standing {
             }
             Event::Lapse if expired => Outcome::Expired,
             Event::Lapse => Outcome::Unchanged,
+            Event::Reassign { to, actor } => {
+                let binding = next.binding.as_mut().ok_or(NotBound)?;
+                told::reassign(binding, to, actor)
+            }
+            Event::Unbind => next.unbind().map(|()| Outcome::Unbound)?,
+            Event::MakeRoom => next.make_room(),
+            Event::Import { binding } => next.import(binding, now, terms),
         };
         Ok(self.settle(next, outcome, terms))
     }
@@ -378,7 +405,9 @@ fn confirm(
     if !is_about_this {
         return Outcome::Unchanged;
     }
-    let learns = binding.owner == Owner::Engine && first;
+    // What no evidence had shown before is learnt; it contradicts nothing.
+    let unknown = first || binding.evidence == Evidence::None;
+    let learns = binding.owner == Owner::Engine && unknown;
     if binding.owner == Owner::Router && binding.moved == Some(MoveReason::Observed) {
         return Outcome::Contradicted;
     }
@@ -420,6 +449,8 @@ fn is_worth_writing(written: &Binding, now: &Binding, terms: &Terms) -> bool {
         || slack < (now.held.as_f64() - written.held.as_f64()).abs()
         || terms.idle_ttl / TOUCHES_PER_TTL <= now.last_end.since(written.last_end)
 }
+
+mod told;
 
 #[cfg(test)]
 mod properties;

@@ -8,7 +8,9 @@ mod index;
 mod shard;
 mod shards;
 
-pub use self::affinity::{Acquire, Affinity, Bound, Confirm, Move, Release, Renew};
+pub use self::affinity::{
+    Acquire, Affinity, Bound, Confirm, Filter, Move, Page, Reassign, Release, Renew, Search, Unbind,
+};
 pub use ::affinity::TurnEnd;
 pub use dispatch::{
     CallEnd, CallHead, CallStream, Dispatch, DispatchError, Down, HttpHead, RankEvidence,

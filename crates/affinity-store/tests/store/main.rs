@@ -6,5 +6,6 @@
 )]
 
 mod durable;
+mod operator;
 mod rig;
 mod routers;

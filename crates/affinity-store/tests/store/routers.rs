@@ -222,33 +222,50 @@ async fn a_rank_that_the_engine_chose_itself_is_followed_once_and_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn more_bindings_than_fit_in_memory_are_all_kept() {
+async fn beyond_the_bound_those_end_first_that_have_been_idle_for_longest() {
     let bus = RigBus::new();
     let config = Config {
         capacity: 10,
         ..Config::default()
     };
     let rig = Rig::start_with(bus.clone(), config.clone()).await;
-    for round in 0..3 {
-        for conversation in 0..100 {
-            let to = format!("w1#1/{}", conversation % 8 + round);
-            let bound = rig.turn(&format!("c{conversation}"), &to, 160).await;
-            assert_eq!(bound.dp_rank.get(), conversation % 8);
-        }
+    for conversation in 0..10 {
+        rig.turn(&format!("c{conversation}"), "w1#1/0", 160).await;
+        wait(1).await;
     }
-    assert!(rig.metric("rankway_binding_evictions_total", "") >= 90.0);
-    assert_eq!(rig.metric("rankway_bindings", "confirmed"), 100.0);
+    // The oldest is used again, so another is the oldest now.
+    rig.turn("c0", "w1#1/0", 160).await;
+    for conversation in 10..15 {
+        rig.turn(&format!("c{conversation}"), "w1#1/1", 160).await;
+        wait(1).await;
+    }
+
+    for conversation in 0..15 {
+        let ended = (1..=5).contains(&conversation);
+        let place = rig.place(&format!("c{conversation}")).await;
+        assert_eq!(place.is_none(), ended, "c{conversation}");
+    }
+    assert_eq!(bus.table().await.len(), 10);
+    assert_eq!(rig.metric("rankway_bindings_displaced_total", ""), 5.0);
+    assert_eq!(rig.metric("rankway_bindings", "confirmed"), 10.0);
     rig.kill().await;
 
-    let rig = Rig::start_with(bus.clone(), config).await;
-    assert_eq!(rig.place("c7").await, confirmed("w1#1/7"));
-    wait(1801).await;
+    let fewer = Config {
+        capacity: 4,
+        ..config
+    };
+    let rig = Rig::start_with(bus.clone(), fewer).await;
     settle().await;
-    assert_eq!(bus.table().await, [], "what is not in memory ends too");
+    assert_eq!(
+        bus.table().await.len(),
+        4,
+        "a lower bound holds for what is there too"
+    );
+    assert_eq!(rig.place("c14").await, confirmed("w1#1/1"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_in_flight_is_never_taken_out_of_memory() {
+async fn what_is_in_flight_never_makes_room() {
     let config = Config {
         capacity: 10,
         ..Config::default()

@@ -21,6 +21,7 @@ wire_enum!(MoveReason, MoveReason, {
     Operator => Operator,
     Failed => Failed,
     Observed => Observed,
+    Cheaper => Cheaper,
 });
 
 impl Wire for Binding {

@@ -1,9 +1,11 @@
 //! Asking for, and changing, the target of a conversation.
 
-use affinity::{Binding, ConversationKey, Evidence, MoveReason, Owner, TurnEnd};
+use affinity::{
+    Binding, BindingKey, BindingState, ConversationKey, Evidence, MoveReason, Owner, TurnEnd,
+};
 use async_trait::async_trait;
 use bus::Revision;
-use domain::{InstanceId, Target};
+use domain::{DpRank, InstanceId, ModelName, Target, TenantId, WorkerId};
 
 use super::CallError;
 
@@ -35,6 +37,96 @@ pub trait Affinity: Send + Sync {
 
     /// All live bindings, at most `limit`.
     async fn list(&self, limit: usize) -> Result<Vec<Bound>, CallError>;
+
+    /// Live bindings that fit a filter, a page at a time, in the order of their keys. A page may hold fewer than
+    /// asked for, or none, although more follow: only one without a `next` is the last.
+    async fn search(&self, search: Search) -> Result<Page, CallError>;
+
+    /// An operator puts a conversation at a target: its next turn goes there. Fails with
+    /// [`CallError::FailedPrecondition`] when it is not bound.
+    async fn reassign(&self, request: Reassign) -> Result<Bound, CallError>;
+
+    /// An operator ends a binding: the next turn is placed as a first one. Fails like [`Affinity::reassign`].
+    async fn unbind(&self, request: Unbind) -> Result<(), CallError>;
+
+    /// Takes a binding as it was exported, if its conversation has none and its time is not over; answers what the
+    /// conversation is bound to now.
+    async fn import(&self, binding: Binding) -> Result<Option<Bound>, CallError>;
+}
+
+/// What is looked for among the bindings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Search {
+    /// Only keys beyond this one: the `next` of the page before.
+    pub after: Option<BindingKey>,
+    /// The most bindings to answer.
+    pub limit: usize,
+    /// Which of them.
+    pub filter: Filter,
+}
+
+/// Which bindings are meant: those that fit everything said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Whose.
+    pub tenant: Option<TenantId>,
+    /// With which model.
+    pub model: Option<ModelName>,
+    /// A text that the conversation's id contains.
+    pub conversation: Option<String>,
+    /// At which worker, in whatever incarnation.
+    pub worker: Option<WorkerId>,
+    /// At which rank.
+    pub dp_rank: Option<DpRank>,
+    /// Whether anything has been served there.
+    pub confirmed: Option<bool>,
+}
+
+impl Filter {
+    /// Whether a binding is meant. One whose rank is not known is at none.
+    pub fn fits(&self, binding: &Binding) -> bool {
+        let Binding { key, target, .. } = binding;
+        let confirmed = binding.state == BindingState::Confirmed;
+        let rank = Some(target.dp_rank).filter(|_| binding.knows_rank());
+        self.tenant.as_ref().is_none_or(|it| *it == key.tenant)
+            && self.model.as_ref().is_none_or(|it| *it == key.model)
+            && self.worker.as_ref().is_none_or(|it| *it == target.worker)
+            && self.dp_rank.is_none_or(|it| Some(it) == rank)
+            && self.confirmed.is_none_or(|it| it == confirmed)
+            && self
+                .conversation
+                .as_ref()
+                .is_none_or(|it| key.conversation.as_str().contains(it.as_str()))
+    }
+}
+
+/// Some of the bindings looked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// The bindings.
+    pub bindings: Vec<Bound>,
+    /// Where to go on; none where there are no more.
+    pub next: Option<BindingKey>,
+}
+
+/// A conversation that an operator moves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reassign {
+    /// The conversation.
+    pub key: ConversationKey,
+    /// Where it shall be.
+    pub to: Target,
+    /// Who says so.
+    pub actor: InstanceId,
+}
+
+/// A conversation whose binding an operator ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unbind {
+    /// The conversation.
+    pub key: ConversationKey,
+    /// Who says so.
+    pub actor: InstanceId,
 }
 
 /// A binding and the revision it stands at.

@@ -92,5 +92,6 @@ const fn moved(why: MoveReason) -> &'static str {
         MoveReason::Operator => "operator",
         MoveReason::Failed => "failed",
         MoveReason::Observed => "observed",
+        MoveReason::Cheaper => "cheaper",
     }
 }
