@@ -74,13 +74,14 @@ def two_engines(world: World) -> Figures:
         failed = hold(world.router, ours)
         turns += [turn for chat in ours for turn in chat.turns]
     after = world.router.waterfall()["measured"]["levels"]
-    faults = world.router.rank_faults() - faults_before
-    # On a busy machine an event may well be late.
-    late = faults.pop("late", 0)
     baseline = world.another_router("up-baseline", "round_robin")
     failed += hold(baseline, theirs)
     named = sum(turn.place is not None for chat in theirs for turn in chat.turns)
     baseline.stop()
+    # A rank is given some seconds to announce what it holds, and had them meanwhile.
+    faults = world.router.rank_faults() - faults_before
+    # On a busy machine an event may well be late.
+    late = faults.pop("late", 0)
     hit, by_engines = hit_over_ceiling(ours), hit_over_ceiling(theirs)
     places = {chat.turns[0].place for chat in ours}
     moves = reasons_of_moves(world.router, ours)
