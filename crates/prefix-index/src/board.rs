@@ -13,7 +13,7 @@ use crate::sync::{AtomicU64, Conflict, Ordering, begin_read};
 use crate::table::Table;
 
 /// Bits of the parts of tables with an entry a run, and with an entry for every few blocks.
-const RUN_PARTS: u32 = if cfg!(all(loom, test)) { 1 } else { 8 };
+const RUN_PARTS: u32 = if cfg!(all(loom, test)) { 0 } else { 8 };
 
 /// Everything that lookups need.
 #[derive(Debug)]

@@ -82,6 +82,8 @@ mod history;
 mod holders;
 mod index;
 mod lookup;
+#[cfg(all(loom, test))]
+mod loom;
 mod memory;
 mod namespaces;
 mod naming;

@@ -12,10 +12,10 @@ use crate::board::Board;
 use crate::request::{Request, Sparse};
 use crate::run::{Entry, NO_RUN, VERSION, View};
 use crate::slower::pass_slowly;
-use crate::sync::{AtomicU64, Conflict, Ordering, begin_read, end_read, is_still};
+use crate::sync::{AtomicU64, Conflict, Ordering, begin_read, end_read, is_still, relax};
 
 /// How often a lookup is made again before the reader asks the writer to wait.
-const ATTEMPTS: usize = 16;
+const ATTEMPTS: usize = if cfg!(all(loom, test)) { 10_000 } else { 16 };
 /// Blocks compared one after the other where a chain parts from a run; a longer stretch is halved first.
 const COMPARED: usize = 512;
 
@@ -160,7 +160,7 @@ impl Board {
             if self.try_lookup(key, request, answer).is_ok() {
                 return;
             }
-            std::hint::spin_loop();
+            relax();
         }
         let turn = self.take_turn();
         while self.try_lookup(key, request, answer).is_err() {

@@ -9,6 +9,14 @@ pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(not(all(loom, test)))]
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+/// Lets the writer go on.
+pub(crate) fn relax() {
+    #[cfg(all(loom, test))]
+    loom::thread::yield_now();
+    #[cfg(not(all(loom, test)))]
+    std::hint::spin_loop();
+}
+
 /// The writer came in between: read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Conflict;

@@ -1,0 +1,123 @@
+//! The writer and a reader in every order that the memory model allows, within a few preemptions.
+
+use domain::{
+    BlockHash, BlockSize, DpRank, EngineHash, Epoch, KvOp, ModelName, Namespace, StoredBlock,
+    StoredBlocks, Target, Tier, WorkerId, sequence_hashes,
+};
+
+use crate::{Answer, PrefixIndex};
+
+fn target(rank: u32) -> Target {
+    Target {
+        worker: WorkerId::new("w").expect("a plain id"),
+        epoch: Epoch::FIRST,
+        dp_rank: DpRank::new(rank),
+    }
+}
+
+fn namespace() -> Namespace {
+    Namespace {
+        model: ModelName::new("m").expect("a plain name"),
+        lora: None,
+        salt: None,
+        block_size: BlockSize::new(16).expect("not zero"),
+    }
+}
+
+fn stored(path: &[u64], from: usize) -> KvOp {
+    let blocks: Vec<BlockHash> = path.iter().copied().map(BlockHash::new).collect();
+    let chain = sequence_hashes(&blocks);
+    let name = |at: usize| EngineHash::Int(chain[at].get());
+    KvOp::Stored(StoredBlocks {
+        group: 0,
+        parent: from.checked_sub(1).map(name),
+        blocks: (from..path.len())
+            .map(|at| StoredBlock {
+                engine_hash: name(at),
+                block_hash: blocks[at],
+            })
+            .collect(),
+        tier: Tier::Gpu,
+        namespace: namespace(),
+        session: None,
+    })
+}
+
+fn removed(path: &[u64], at: usize) -> KvOp {
+    let blocks: Vec<BlockHash> = path.iter().copied().map(BlockHash::new).collect();
+    KvOp::Removed {
+        group: 0,
+        engine_hashes: vec![EngineHash::Int(sequence_hashes(&blocks)[at].get())],
+        tier: Tier::Gpu,
+    }
+}
+
+/// Applies `before`, then `change` beside a lookup of `path`, which must find one of `depths`.
+fn check(before: &[(u32, KvOp)], change: &[(u32, KvOp)], path: &[u64], depths: &[u32]) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.max_branches = 10_000_000;
+    model.max_duration = Some(std::time::Duration::from_secs(20));
+    let (before, change) = (before.to_vec(), change.to_vec());
+    let blocks: Vec<BlockHash> = path.iter().copied().map(BlockHash::new).collect();
+    let depths = depths.to_vec();
+    model.check(move || {
+        let mut index = PrefixIndex::new(0);
+        for (rank, op) in &before {
+            index.apply(&target(*rank), op).expect("nobody is fenced");
+        }
+        let reader = index.reader();
+        let blocks = blocks.clone();
+        let depths = depths.clone();
+        let key = reader.key(&namespace());
+        let looking = loom::thread::spawn(move || {
+            let mut answer = Answer::new();
+            for request in [true, false] {
+                if request {
+                    reader.lookup(key, &blocks, &mut answer);
+                } else {
+                    reader.lookup(key, &sequence_hashes(&blocks), &mut answer);
+                }
+                let best = answer.best();
+                assert!(depths.contains(&best), "{best} is none of {depths:?}");
+            }
+        });
+        for (rank, op) in &change {
+            index.apply(&target(*rank), op).expect("nobody is fenced");
+        }
+        looking.join().expect("the reader ends");
+    });
+}
+
+const PATH: [u64; 3] = [1, 2, 3];
+const OTHER: [u64; 3] = [1, 2, 9];
+
+#[test]
+fn a_block_at_the_end_is_there_or_not() {
+    check(
+        &[(0, stored(&PATH[..2], 0))],
+        &[(0, stored(&PATH, 2))],
+        &PATH,
+        &[2, 3],
+    );
+}
+
+#[test]
+fn a_run_that_goes_and_one_that_takes_its_memory_are_not_confused() {
+    check(
+        &[(0, stored(&PATH[..1], 0))],
+        &[(0, removed(&PATH, 0)), (0, stored(&[7, 8], 0))],
+        &PATH,
+        &[0, 1],
+    );
+}
+
+#[test]
+fn what_a_target_let_go_before_it_went_on_is_not_held_together_with_it() {
+    check(
+        &[(0, stored(&PATH, 0))],
+        &[(0, removed(&PATH, 0)), (0, stored(&OTHER, 2))],
+        &OTHER,
+        &[0, 2],
+    );
+}
