@@ -64,14 +64,14 @@ use EngineKind::{LlamaCpp, Sglang, TensorRtLlm, Vllm};
 use Numbering::{ByFrontEnd, FromZero};
 use Report::{Asked, Never};
 
-/// Also vLLM's: names of headers have no case.
+/// Also vLLM's, and that of the worker for TensorRT-LLM: names of headers have no case.
 const RANK: Carrier = Header(sglang::RANK_HEADER);
 const SLOT: Carrier = Field("id_slot");
 const REPORT: Report = Asked(sglang::REPORT_FIELD);
 
 /// The table. Of each engine and endpoint, every version is in exactly one row.
 #[rustfmt::skip]
-pub const RANKS: [Row; 20] = [
+pub const RANKS: [Row; 21] = [
     // vLLM has known the header since 0.11.2 wherever it generates; a value that is no number is ignored, one out of
     // range refused. Embeddings go to whichever rank is least loaded.
     row(Vllm, &[Chat, Completions, Responses, Messages], ZERO,          to(0, 11, 2), Nothing, ByFrontEnd, Never),
@@ -95,8 +95,10 @@ pub const RANKS: [Row; 20] = [
     row(Sglang, &[Responses],   at(0, 5, 20), None,         RANK,                        FromZero, Never),
     row(Sglang, &[Embeddings],  ZERO,         None,         Nothing,                     FromZero, Never),
 
-    // TensorRT-LLM takes a rank from Python only, and refuses requests with fields it does not know.
-    row(TensorRtLlm, &Endpoint::ALL, ZERO, None, Nothing, FromZero, Never),
+    // TensorRT-LLM takes a rank from Python only, which the worker in `deploy/trtllm` hands on from the header.
+    // trtllm-serve takes none, and is registered as a front end without a header space.
+    row(TensorRtLlm, &[Chat, Completions],                ZERO, None, RANK,    FromZero, Never),
+    row(TensorRtLlm, &[Responses, Messages, Embeddings],  ZERO, None, Nothing, FromZero, Never),
 
     // llama.cpp's slots. It takes a number beyond the last slot modulo their count, without a word. Build 11549 was
     // seen to heed the field of responses and to ignore that of messages; of older builds it is not known.

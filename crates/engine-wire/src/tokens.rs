@@ -16,9 +16,6 @@ pub enum TokenizeError {
     /// already, or several texts.
     #[error("the request has neither messages nor one text as its prompt")]
     NoText,
-    /// The engine has no such endpoint.
-    #[error("the engine gives no tokens over HTTP")]
-    NotServed,
 }
 
 /// One question: a POST of `body`, JSON, to `path`.
@@ -53,7 +50,8 @@ pub enum Asked {
 /// questions.
 pub fn ask_tokens(engine: EngineKind, request: &[u8]) -> Result<Ask, TokenizeError> {
     match engine {
-        EngineKind::Vllm => Ok(Ask {
+        // Of TensorRT-LLM the worker in `deploy/trtllm` answers it; trtllm-serve has no such path.
+        EngineKind::Vllm | EngineKind::TensorRtLlm => Ok(Ask {
             path: TOKENIZE,
             body: tokenize_request(request)?,
             then: Then::Tokens,
@@ -64,7 +62,6 @@ pub fn ask_tokens(engine: EngineKind, request: &[u8]) -> Result<Ask, TokenizeErr
             then: Then::Tokens,
         }),
         EngineKind::LlamaCpp => llama_cpp(request),
-        EngineKind::TensorRtLlm => Err(TokenizeError::NotServed),
     }
 }
 

@@ -1,5 +1,11 @@
-//! TensorRT-LLM's buffered events: the JSON bodies of `POST /kv_cache_events`. Reading a body empties the
+//! TensorRT-LLM: how it is told conversations, what its worker and its metrics say, and its buffered events.
+//!
+//! Buffered events are the JSON bodies of `POST /kv_cache_events`. Reading a body empties the
 //! engine's buffer, so that whatever cannot be read here is lost: one bad event leaves the others alone.
+
+mod conversation;
+mod gauges;
+mod worker_info;
 
 use std::sync::Arc;
 
@@ -9,6 +15,10 @@ use serde_json::value::RawValue;
 
 use crate::event::cut;
 use crate::{Event, EventError, Medium, Moved, Stored};
+
+pub use conversation::{CONVERSATION_FIELD, conversation_params, lists_models};
+pub use gauges::parse_metrics;
+pub use worker_info::{Conversations, WorkerInfo, WorkerInfoError, parse_worker_info};
 
 /// The largest body that is read, in bytes. Every token takes some 70 bytes of JSON.
 const MAX_BODY_BYTES: usize = 256 << 20;

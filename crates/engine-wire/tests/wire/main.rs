@@ -14,3 +14,4 @@ mod sglang;
 mod shapes;
 mod tokens;
 mod trtllm;
+mod trtllm_worker;

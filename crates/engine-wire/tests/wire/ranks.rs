@@ -90,10 +90,13 @@ fn sglang_takes_what_its_version_knows_and_nothing_elsewhere() {
 }
 
 #[test]
-fn tensorrt_llm_takes_no_rank_and_llama_cpp_a_slot() {
+fn tensorrt_llm_takes_the_header_of_its_worker_and_llama_cpp_a_slot() {
     for endpoint in Endpoint::ALL {
-        let row = Row::of(TensorRtLlm, "1.3.0rc27", endpoint);
-        assert_eq!(row.carrier, Carrier::Nothing);
+        let expected = match endpoint {
+            Chat | Completions => HEADER,
+            Responses | Messages | Embeddings => Carrier::Nothing,
+        };
+        assert_eq!(carrier(TensorRtLlm, "1.3.0rc27", endpoint), expected);
     }
     let slot = Carrier::Field("id_slot");
     for version in ["b0-unknown", "b11549-0fd7ca7"] {

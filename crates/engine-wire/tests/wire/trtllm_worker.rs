@@ -1,0 +1,148 @@
+//! What TensorRT-LLM's servers say of themselves, and how they are told conversations.
+
+use domain::{BlockSize, DpRank, Endpoint, EngineKind, HeaderSpace, RankControl};
+use engine_wire::trtllm::{
+    Conversations, WorkerInfo, conversation_params, lists_models, parse_metrics, parse_worker_info,
+};
+use engine_wire::{Gauges, capability};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+fn info() -> Value {
+    json!({"engine": "tensorrt-llm", "version": "1.3.0rc27", "dp_size": 4, "tokens_per_block": 32,
+        "kv_blocks": 100, "kv_events": true, "metrics": true, "conversation_affinity": true,
+        "rank_source": "router", "first_rank_recorded": true})
+}
+
+fn parse(info: &Value) -> Result<WorkerInfo, String> {
+    parse_worker_info(info.to_string().as_bytes()).map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_worker_says_what_it_is() {
+    let expected = WorkerInfo {
+        version: "1.3.0rc27".to_owned(),
+        dp_size: 4,
+        tokens_per_block: 32,
+        kv_blocks: Some(100),
+        kv_events: true,
+        conversations: Conversations::SenderOnce,
+    };
+    assert_eq!(parse(&info()), Ok(expected));
+}
+
+#[test]
+fn of_a_first_rank_that_may_not_be_kept_none_is_chosen() {
+    let check = |affinity: bool, source: &str, recorded: Value, expected: Conversations| {
+        let mut info = info();
+        info["conversation_affinity"] = affinity.into();
+        info["rank_source"] = source.into();
+        info["first_rank_recorded"] = recorded;
+        assert_eq!(parse(&info).unwrap().conversations, expected, "{info}");
+    };
+    check(true, "router", json!(true), Conversations::SenderOnce);
+    check(true, "router", json!(false), Conversations::Engine);
+    check(true, "router", Value::Null, Conversations::Engine);
+    check(true, "engine", json!(true), Conversations::Engine);
+    check(false, "router", json!(true), Conversations::Sender);
+    check(false, "engine", Value::Null, Conversations::Sender);
+}
+
+#[test]
+fn whoever_places_conversations_limits_what_may_be_asked() {
+    let limited = |conversations: Conversations, ranks| {
+        let all = capability(EngineKind::TensorRtLlm, "", ranks, HeaderSpace::Global);
+        let limited = conversations.limit(ranks, all);
+        let control = |endpoint| *limited.rank_control.get(endpoint);
+        let controls = (control(Endpoint::Chat), control(Endpoint::Responses));
+        (controls, limited.owns_bindings)
+    };
+    let none = RankControl::None;
+    let check = |conversations, chat, owns| {
+        assert_eq!(limited(conversations, 4), ((chat, none), owns));
+        let strict = RankControl::Strict;
+        assert_eq!(limited(conversations, 1), ((strict, strict), owns));
+    };
+    check(Conversations::Sender, RankControl::Strict, false);
+    check(Conversations::Engine, none, true);
+    check(Conversations::SenderOnce, RankControl::FirstTurn, true);
+}
+
+#[test]
+fn what_is_no_worker_is_an_error() {
+    for (field, value, expected) in [
+        ("engine", json!("vllm"), "it runs \"vllm\""),
+        ("dp_size", json!(0), "0 ranks are none or more than 4096"),
+        (
+            "dp_size",
+            json!(5000),
+            "5000 ranks are none or more than 4096",
+        ),
+        (
+            "rank_source",
+            json!("client"),
+            "read what the worker says of itself",
+        ),
+        ("dp_size", json!(-1), "read what the worker says of itself"),
+    ] {
+        let mut info = info();
+        info[field] = value;
+        assert_eq!(parse(&info), Err(expected.to_owned()));
+    }
+}
+
+#[test]
+fn gauges_are_those_of_ranks_or_of_the_server() {
+    let text = "# TYPE trtllm_num_requests_running gauge\n\
+        trtllm_num_requests_running{dp_rank=\"1\"} 3\n\
+        trtllm_kv_cache_used_blocks{dp_rank=\"1\"} 25\n\
+        trtllm_kv_cache_max_blocks{dp_rank=\"1\"} 100\n\
+        trtllm_num_requests_waiting{dp_rank=\"1\"} 2\n\
+        trtllm_num_requests_waiting{dp_rank=\"x\"} 2\n\
+        trtllm_kv_cache_tokens_per_block{dp_rank=\"1\"} 32\n\
+        trtllm_num_requests_running{model_name=\"m\",engine_type=\"pytorch\"} 7\n";
+    let scrape = parse_metrics(text);
+    let rank = Gauges {
+        running: Some(3),
+        waiting: Some(2),
+        kv_used: Some(0.25),
+        block_size: BlockSize::new(32).ok(),
+        kv_blocks: Some(100),
+        ..Gauges::default()
+    };
+    let server = Gauges {
+        running: Some(7),
+        ..Gauges::default()
+    };
+    let expected = [(DpRank::new(0), server), (DpRank::new(1), rank)];
+    assert_eq!(scrape.ranks.into_iter().collect::<Vec<_>>(), expected);
+    assert_eq!(scrape.unreadable, 1);
+}
+
+#[test]
+fn it_is_told_from_others_by_who_owns_its_models() {
+    let owned = |owner: Value| {
+        let models = json!({"object": "list", "data": [{"id": "m", "owned_by": owner}]});
+        lists_models(models.to_string().as_bytes())
+    };
+    assert!(owned(json!("tensorrt_llm")));
+    assert!(!owned(json!("vllm")));
+    assert!(!owned(Value::Null));
+    assert!(!lists_models(b"<html>"));
+}
+
+#[test]
+fn a_conversation_of_any_text_is_named_in_json() {
+    let id = "a\"b\\".parse().unwrap();
+    let value: Value = serde_json::from_str(&conversation_params(&id)).unwrap();
+    assert_eq!(value, json!({"conversation_id": "a\"b\\"}));
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_reading_panic(text in "(trtllm_[a-z_]{0,30}(\\{[a-z_=\"0-9,]{0,20}\\})? ?[-0-9.einfa]{0,9}\n?){0,5}|\\PC{0,80}") {
+        let _ = parse_metrics(&text);
+        let _ = parse_worker_info(text.as_bytes());
+        let _ = lists_models(text.as_bytes());
+    }
+}
