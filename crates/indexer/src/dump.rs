@@ -7,11 +7,11 @@ use contracts::index_store::{Fence, LogCursors};
 use contracts::rpc::{CallError, DumpItem, DumpStream, DumpedRank};
 use domain::Target;
 use futures::{StreamExt, stream};
-use prefix_index::{HeldBlock, RankSnapshot};
+use prefix_index::RankSnapshot;
 use tokio::sync::{mpsc, oneshot};
 
 /// Blocks in one item: some 300 KB in memory.
-pub(crate) const DUMPED_BLOCKS: usize = 4096;
+const DUMPED_BLOCKS: usize = 4096;
 /// Dumps that may wait for the loop at once; others wait for these.
 const MAX_WAITING: usize = 4;
 
@@ -104,43 +104,9 @@ impl Dumping {
         let rank = self.dumps.ask(|reply| Wanted::Rank(target, reply)).await?;
         if let Some((rank, snapshot)) = rank {
             self.ready.push_back(DumpItem::Rank(rank));
-            let pieces = snapshot.into_iter().flat_map(|it| cut(it, DUMPED_BLOCKS));
+            let pieces = snapshot.iter().flat_map(|it| it.pieces(DUMPED_BLOCKS));
             self.ready.extend(pieces.map(DumpItem::Blocks));
         }
         Ok(())
     }
-}
-
-/// `snapshot` in pieces of at most `most` blocks, each with the namespaces that it needs.
-pub(crate) fn cut(snapshot: RankSnapshot, most: usize) -> impl Iterator<Item = RankSnapshot> {
-    let RankSnapshot {
-        claims,
-        namespaces,
-        mut blocks,
-    } = snapshot;
-    // So that most pieces need one namespace.
-    blocks.sort_unstable_by_key(|it| it.namespace);
-    let mut blocks = blocks.into_iter().peekable();
-    std::iter::from_fn(move || {
-        blocks.peek()?;
-        let mut piece = RankSnapshot {
-            claims,
-            namespaces: Vec::new(),
-            blocks: Vec::new(),
-        };
-        let mut last = None;
-        for held in blocks.by_ref().take(most) {
-            if last != Some(held.namespace) {
-                last = Some(held.namespace);
-                piece
-                    .namespaces
-                    .push(namespaces[held.namespace as usize].clone());
-            }
-            piece.blocks.push(HeldBlock {
-                namespace: piece.namespaces.len() as u32 - 1,
-                ..held
-            });
-        }
-        Some(piece)
-    })
 }

@@ -7,6 +7,7 @@
 
 mod answers;
 mod asked;
+mod beginning;
 mod config;
 mod dump;
 mod fleet;
@@ -46,8 +47,10 @@ pub struct Indexer {
     context: Context,
     metrics: Metrics,
     health: Component,
+    store_health: Component,
     answers: Arc<Answers>,
     wanted: mpsc::Receiver<Wanted>,
+    siblings: Vec<Arc<dyn Index>>,
 }
 
 impl Indexer {
@@ -63,13 +66,22 @@ impl Indexer {
         Ok(Self {
             metrics: Metrics::new(&context.registry)?,
             health: context.health.component("indexer"),
+            store_health: context.health.component("index store"),
             answers: Arc::new(Answers::new(&config, context.clock, dumps)),
             wanted,
+            siblings: Vec::new(),
             config,
             bus,
             feed,
             context,
         })
+    }
+
+    /// Where there is no store to begin with, takes up what the first of `siblings` that tells everything holds,
+    /// instead of reading the log from its beginning: the log may not reach back far enough.
+    pub fn with_siblings(mut self, siblings: Vec<Arc<dyn Index>>) -> Self {
+        self.siblings = siblings;
+        self
     }
 
     /// Answers from this process's own index, from now on and for as long as the handle is kept.
@@ -81,14 +93,28 @@ impl Indexer {
     /// be used; what is wrong with the bus or the store's content is mended or waited for.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         self.health.waiting("the store is being read");
-        let saved = self.context.health.component("index store");
-        let opening = saving::open(&self.config, self.metrics.clone(), saved);
-        let (saving, index, loaded) = tokio::select! {
+        let opening = saving::open(&self.config, self.metrics.clone(), self.store_health);
+        let (saving, mut index, mut loaded) = tokio::select! {
             biased;
             () = shutdown.cancelled() => return Ok(()),
             opened = opening => opened?,
         };
         tracing::info!(ranks = loaded.ranks.len(), "store read");
+        if !saving.is_complete() && !self.siblings.is_empty() {
+            self.health.waiting("a sibling's dump is being taken up");
+            let shard = self.config.shard;
+            let taking =
+                beginning::from_siblings(&self.siblings, shard, self.config.departed_blocks);
+            let taken = tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return Ok(()),
+                taken = taking => taken,
+            };
+            if let Some(taken) = taken {
+                (index, loaded) = taken;
+            }
+        }
+        let stored = saving.is_complete();
         self.answers.write().index = index;
         let clock = self.context.clock;
         let mut writer = Writer::new(
@@ -99,6 +125,9 @@ impl Indexer {
             self.config.gone_grace(),
         );
         writer.take_up(&loaded, self.config.shard);
+        if !stored {
+            writer.forget_store();
+        }
         let running = Loop {
             bus: self.bus,
             answers: self.answers,

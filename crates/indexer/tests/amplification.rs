@@ -99,7 +99,7 @@ async fn a_byte_of_events_costs_at_most_three_written_and_three_kept() {
     let [payload, held] = [payload, held].map(|it| it as f64);
     let written = (written().unwrap() - before) as f64;
     let (kept, most_kept) = (kept(&world.store()) as f64, most_kept as f64);
-    println!(
+    eprintln!(
         "payload {:.1} MB, written {:.2}x; held {:.1} MB, kept {:.2}x at the end and {:.2}x at most",
         payload / 1e6,
         written / payload,

@@ -12,11 +12,12 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bus_local::LocalBus;
 use contracts::topics::LAYOUT;
 use domain::{KvBatch, Target};
+use tokio::time::Instant;
 use world::{NotingFeed, append, batch, contents, rebuilt, start, stored, until};
 
 const CHILD: &str = "the_child_that_is_killed";
@@ -107,13 +108,13 @@ async fn a_killed_indexer_that_holds_much_soon_answers_as_it_did() {
     let began = Instant::now();
     let feed = Arc::new(NotingFeed::default());
     let running = start(bus, feed, &folder.path().join("index"), 3600);
-    let mut store_read = None;
-    while !running.health.missing().is_empty() {
-        let missing = running.health.missing();
-        let reading = missing.values().any(|it| it.contains("store"));
-        store_read = store_read.or((!reading).then(|| began.elapsed()));
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    // The store's own component waits for nothing but being read.
+    until!(
+        "read",
+        !running.health.missing().contains_key("index store")
+    );
+    let store_read = began.elapsed();
+    running.ready().await;
     let ready = began.elapsed();
 
     let last = fs::read_to_string(folder.path().join("last")).unwrap();
@@ -122,7 +123,7 @@ async fn a_killed_indexer_that_holds_much_soon_answers_as_it_did() {
     let digests = contents(&running.digests().await);
     let memberships: u64 = digests.iter().map(|it| it.1).sum();
     let read_again = running.metric("rankway_index_batches_total", Some("applied"));
-    println!(
+    eprintln!(
         "{memberships} memberships of {WORKERS} workers: bus open {bus_opened:?}, store read {store_read:?}, \
          level with the log {ready:?}, {read_again} batches read again, {} MiB resident ({before} before)",
         resident_mib()

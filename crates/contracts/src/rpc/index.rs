@@ -101,9 +101,14 @@ pub struct TargetDigest {
 }
 
 impl PrefixHashes {
-    /// The sample of a request that has all of its sequence hashes: every so many, and the last.
+    /// The sample of a request that has all of its sequence hashes: every so many, and the last. An index may
+    /// not find a single hash that stands for less than `every` blocks, so of a request that short all are
+    /// sent. Indexes take multiples of 16.
     pub fn sparse(dense: &[SequenceHash], every: NonZeroU32) -> Self {
         let step = every.get() as usize;
+        if dense.len() <= step {
+            return Self::Dense(dense.to_vec());
+        }
         let mut hashes: Vec<SequenceHash> =
             dense.iter().skip(step - 1).step_by(step).copied().collect();
         if !dense.len().is_multiple_of(step) {

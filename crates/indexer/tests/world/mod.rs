@@ -147,18 +147,29 @@ pub(crate) async fn append(bus: &dyn Bus, batch: KvBatch) {
 }
 
 pub(crate) fn start(bus: Arc<dyn Bus>, feed: Arc<dyn Feed>, store: &Path, grace: u64) -> Running {
-    let context = Context {
-        registry: prometheus::Registry::new(),
-        health: Health::default(),
-        clock: Clock::system(),
-    };
     let config = Config {
         data_dir: store.to_owned(),
         gone_grace_seconds: grace,
         ..Config::default()
     };
+    start_with(config, bus, feed, Vec::new())
+}
+
+/// One that may be a shard and have siblings.
+pub(crate) fn start_with(
+    config: Config,
+    bus: Arc<dyn Bus>,
+    feed: Arc<dyn Feed>,
+    siblings: Vec<Arc<dyn Index>>,
+) -> Running {
+    let context = Context {
+        registry: prometheus::Registry::new(),
+        health: Health::default(),
+        clock: Clock::system(),
+    };
     let (health, registry) = (context.health.clone(), context.registry.clone());
     let indexer = Indexer::new(config, bus, feed, context).unwrap();
+    let indexer = indexer.with_siblings(siblings);
     let index = indexer.index();
     let shutdown = CancellationToken::new();
     let mut task = JoinSet::new();
