@@ -14,7 +14,7 @@ use crate::event::{Event, Naming};
 use crate::fleet::{Fleet, Shape};
 use crate::report::{Row, tables};
 use crate::rounds::{Rounds, turns};
-use crate::scratch::{Scratch, bytes_in};
+use crate::scratch::{Scratch, bytes_in, copy};
 use crate::served::{DEPTH, WORKERS};
 use crate::structures::Queue;
 
@@ -35,7 +35,7 @@ pub struct Settings {
     /// (rank, block) pairs over seven workers.
     #[arg(long, default_value_t = 2_300_000)]
     pub memberships: usize,
-    /// Times it is killed.
+    /// Times it is started over what the killed one has left.
     #[arg(long, default_value_t = 3)]
     pub rounds: usize,
 }
@@ -84,26 +84,27 @@ fn kill_and_start(
     rounds: &mut Rounds,
 ) -> anyhow::Result<Killed> {
     let scratch = Scratch::new("recovery").context("make a folder for the log and the store")?;
+    let left = scratch.path().join("left");
     note("filling an indexer through its log");
-    let mut service = Served::start("fill", scratch.path(), memberships)?;
+    let mut service = Served::start("fill", &left, memberships)?;
     let payload: f64 = service.line("level")?.parse()?;
-    sizes(&service, scratch.path(), payload, rounds)?;
+    sizes(&service, &left, payload, rounds)?;
     std::thread::sleep(AT_WORK);
+    drop(service);
     let mut killed = Killed {
         seconds: Vec::new(),
         right: true,
     };
-    for time in 0..times {
-        drop(service);
+    for time in 1..=times {
+        // A start tidies up: the next one has to find what the kill has left.
+        let folder = scratch.path().join(format!("start-{time}"));
+        copy(&left, &folder).context("copy what the killed indexer has left")?;
         let begun = Instant::now();
-        service = Served::start("restart", scratch.path(), memberships)?;
+        let mut service = Served::start("restart", &folder, memberships)?;
         service.line("ready")?;
         let seconds = begun.elapsed().as_secs_f64();
         killed.right &= service.line("equal")? == "true";
-        note(&format!(
-            "killed and started, {} of {times}: {seconds:.2} s",
-            time + 1
-        ));
+        note(&format!("started, {time} of {times}: {seconds:.2} s"));
         rounds.note(
             "from start after kill -9 to ready",
             "s",

@@ -42,3 +42,39 @@ pub fn bytes_in(folder: &Path) -> std::io::Result<u64> {
     }
     Ok(total)
 }
+
+/// Copies the files in `folder` and below it to `to`, which it makes.
+pub fn copy(folder: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.metadata()?.is_dir() {
+            copy(&entry.path(), &target)?;
+        } else {
+            std::fs::copy(entry.path(), &target)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_has_the_same_bytes_below_it_and_goes_with_its_scratch() -> std::io::Result<()> {
+        let scratch = Scratch::new("copied")?;
+        let (from, to) = (scratch.path().join("from"), scratch.path().join("to"));
+        std::fs::create_dir_all(from.join("below"))?;
+        std::fs::write(from.join("below").join("file"), "seven b")?;
+
+        copy(&from, &to)?;
+
+        assert_eq!(bytes_in(&to)?, 7);
+        let path = scratch.path().to_owned();
+        drop(scratch);
+        assert!(!path.exists());
+        Ok(())
+    }
+}

@@ -66,6 +66,7 @@ impl Service {
     }
 
     async fn serve(&self) -> anyhow::Result<()> {
+        std::fs::create_dir_all(&self.folder).context("make the folder")?;
         let bus = LocalBus::open(&self.folder.join("log"), &LAYOUT).await?;
         let running = Running::start(Arc::new(bus), self.folder.join("index"))?;
         match self.deed {
