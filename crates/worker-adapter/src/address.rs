@@ -15,6 +15,17 @@ pub struct EngineUrl(HostPort);
 #[serde(try_from = "String", into = "String")]
 pub struct ZmqBase(HostPort);
 
+/// Where an engine's KV events come from: `tcp://host:port` where rank 0 publishes, or `http://host:port` of a server
+/// that gives those of all ranks to whoever asks.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum EventsAt {
+    /// Published.
+    Published(ZmqBase),
+    /// Asked for.
+    Drained(EngineUrl),
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct HostPort {
     /// With brackets where it is an IPv6 address.
@@ -120,6 +131,40 @@ impl FromStr for ZmqBase {
                 text: text.to_owned(),
                 form: "tcp://host:port, such as tcp://127.0.0.1:5557".to_owned(),
             })
+    }
+}
+
+impl FromStr for EventsAt {
+    type Err = InvalidAddress;
+
+    fn from_str(text: &str) -> Result<Self, InvalidAddress> {
+        if text.starts_with("http") {
+            return text.parse().map(Self::Drained);
+        }
+        text.parse().map(Self::Published)
+    }
+}
+
+impl TryFrom<String> for EventsAt {
+    type Error = InvalidAddress;
+
+    fn try_from(text: String) -> Result<Self, InvalidAddress> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for EventsAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Published(base) => base.fmt(f),
+            Self::Drained(url) => url.fmt(f),
+        }
+    }
+}
+
+impl From<EventsAt> for String {
+    fn from(at: EventsAt) -> Self {
+        at.to_string()
     }
 }
 

@@ -8,7 +8,7 @@ use serde::de::{self, Deserializer};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 
-use crate::address::{EngineUrl, ZmqBase};
+use crate::address::{EngineUrl, EventsAt, ZmqBase};
 
 /// The adapter's settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -46,15 +46,19 @@ pub struct WorkerConfig {
     /// How its front end numbers the ranks in `X-data-parallel-rank`.
     #[serde(default)]
     pub header_space: Option<HeaderSpaceName>,
-    /// Where rank 0 publishes KV events; rank r is at port + r.
+    /// Where rank 0 publishes KV events, as `tcp://host:port`; rank r is at port + r. Of a TensorRT-LLM also
+    /// `http://host:port`, the server whose `/kv_cache_events` gives them.
     #[serde(default)]
-    pub kv_events: Option<ZmqBase>,
+    pub kv_events: Option<EventsAt>,
     /// Where rank 0 replays KV events; rank r is at port + r.
     #[serde(default)]
     pub kv_replay: Option<ZmqBase>,
     /// Blocks that one rank can hold.
     #[serde(default)]
     pub kv_blocks: Option<u64>,
+    /// Whether its engine keeps conversations on ranks by itself: only of a trtllm-serve, which does not say.
+    #[serde(default)]
+    pub owns_bindings: Option<bool>,
 }
 
 /// The engines that are spoken to.
@@ -67,6 +71,9 @@ pub enum EngineName {
     Sglang,
     /// llama.cpp's server.
     LlamaCpp,
+    /// TensorRT-LLM, behind trtllm-serve or the worker in `deploy/trtllm`.
+    #[serde(rename = "tensorrt-llm")]
+    TensorRtLlm,
 }
 
 impl fmt::Display for EngineName {
@@ -75,6 +82,7 @@ impl fmt::Display for EngineName {
             Self::Vllm => "vLLM",
             Self::Sglang => "SGLang",
             Self::LlamaCpp => "llama.cpp",
+            Self::TensorRtLlm => "TensorRT-LLM",
         })
     }
 }
@@ -85,6 +93,7 @@ impl From<EngineName> for EngineKind {
             EngineName::Vllm => Self::Vllm,
             EngineName::Sglang => Self::Sglang,
             EngineName::LlamaCpp => Self::LlamaCpp,
+            EngineName::TensorRtLlm => Self::TensorRtLlm,
         }
     }
 }
@@ -126,6 +135,7 @@ impl WorkerConfig {
             kv_events: None,
             kv_replay: None,
             kv_blocks: None,
+            owns_bindings: None,
         }
     }
 
@@ -147,7 +157,9 @@ impl WorkerConfig {
                 return Err(ConfigError::Zero { id, key });
             }
         }
-        if let (Some(events), Some(replay)) = (&self.kv_events, &self.kv_replay) {
+        if let (Some(EventsAt::Published(events)), Some(replay)) =
+            (&self.kv_events, &self.kv_replay)
+        {
             let ranks = self.dp_size.unwrap_or(1);
             let one_host = events.host(&self.url) == replay.host(&self.url);
             if one_host && u32::from(events.port().abs_diff(replay.port())) < ranks {

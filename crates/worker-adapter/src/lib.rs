@@ -15,7 +15,7 @@ mod service;
 mod sse;
 mod watcher;
 
-pub use address::{EngineUrl, InvalidAddress, ZmqBase};
+pub use address::{EngineUrl, EventsAt, InvalidAddress, ZmqBase};
 pub use config::{Config, ConfigError, EngineName, HeaderSpaceName, WorkerConfig};
 pub use probe::{ProbeError, probe};
 pub use service::{StartError, WorkerAdapter};

@@ -4,12 +4,14 @@ mod asking;
 mod found;
 mod llama_cpp;
 mod sglang;
+mod tensorrt_llm;
 mod vllm;
 
 use domain::{Worker, WorkerId};
 use engine_wire::Scrape;
 use engine_wire::llama_cpp::parse_props;
 use engine_wire::sglang::parse_server_info;
+use engine_wire::trtllm::lists_models;
 
 use self::asking::Asking;
 use crate::address::EngineUrl;
@@ -109,7 +111,8 @@ pub async fn probe(config: &WorkerConfig) -> Result<Worker, ProbeError> {
 }
 
 /// Which engine it is: what the settings say, else SGLang if it answers `/server_info` as SGLang does, else llama.cpp if
-/// it answers `/props` as that does, else vLLM, of which the next questions tell whether it is one.
+/// it answers `/props` as that does, else TensorRT-LLM if its models are that's, else vLLM, of which the next questions
+/// tell whether it is one.
 pub(crate) async fn identify(
     client: &EngineClient,
     config: &WorkerConfig,
@@ -134,7 +137,10 @@ pub(crate) async fn identify(
         (_, 200) if parse_props(&props.body).is_ok() => Ok(EngineName::LlamaCpp),
         // llama.cpp answers everything like this until it has loaded its model.
         (503, 503) => Err(ProbeError::Loading { url: url.clone() }),
-        _ => Ok(EngineName::Vllm),
+        _ => match asking.optional("/v1/models").await? {
+            Some(models) if lists_models(&models) => Ok(EngineName::TensorRtLlm),
+            _ => Ok(EngineName::Vllm),
+        },
     }
 }
 
@@ -155,6 +161,7 @@ pub(crate) async fn probe_as(
         EngineName::Vllm => vllm::ask(asking).await?,
         EngineName::Sglang => sglang::ask(asking, &id).await?,
         EngineName::LlamaCpp => llama_cpp::ask(asking).await?,
+        EngineName::TensorRtLlm => tensorrt_llm::ask(asking, &id, config).await?,
     };
     found::describe(id, config, engine, found)
 }
@@ -175,5 +182,6 @@ pub(crate) async fn ask_load(
         EngineName::Vllm => vllm::ask_load(asking).await,
         EngineName::Sglang => sglang::ask_load(asking).await,
         EngineName::LlamaCpp => llama_cpp::ask_load(asking).await,
+        EngineName::TensorRtLlm => tensorrt_llm::ask_load(asking, config).await,
     }
 }

@@ -1,8 +1,10 @@
-//! What of a request is changed before its engine gets it: the rank, and the wish to hear which one ran.
+//! What of a request is changed before its engine gets it: the rank, the conversation, and the wish to hear which rank
+//! ran.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use contracts::rpc::CallHead;
-use domain::{DpRank, Endpoint, EngineKind, HeaderSpace, Worker};
+use domain::{ConversationId, DpRank, Endpoint, EngineKind, HeaderSpace, Worker};
+use engine_wire::trtllm::{CONVERSATION_FIELD, conversation_params};
 use engine_wire::{CLIENT_RANK_HEADERS, Carrier, Report, Row};
 use http::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
@@ -78,6 +80,12 @@ pub(crate) fn outgoing(
             carrier => outgoing.name_rank(worker, carrier, number, &head.path)?,
         }
     }
+    if worker.capability.owns_bindings
+        && matches!(endpoint, Some(Endpoint::Chat | Endpoint::Completions))
+        && let Some(conversation) = &head.conversation
+    {
+        outgoing.name_conversation(conversation);
+    }
     if let Some(Report::Asked(field)) = row.map(|row| row.report) {
         outgoing.ask_for_report(field);
     }
@@ -115,6 +123,15 @@ impl Outgoing {
                 version: worker.version.clone(),
                 path: path.split('?').next().unwrap_or_default().to_owned(),
             }),
+        }
+    }
+
+    /// Tells the engine which conversation it is, in place of what its client may have said. Where the body is no JSON
+    /// object the engine will say so.
+    fn name_conversation(&mut self, conversation: &ConversationId) {
+        let named = conversation_params(conversation);
+        if let Some(body) = with_field(&self.body, CONVERSATION_FIELD, &named) {
+            self.body = body;
         }
     }
 

@@ -53,7 +53,10 @@ impl Engine {
             block_size: BlockSize::new(16).unwrap(),
             page_size: BlockSize::new(16).unwrap(),
             kv_blocks: None,
-            capability: Capability::uniform(RankControl::Strict, header_space),
+            capability: Capability {
+                owns_bindings: engine == EngineKind::TensorRtLlm,
+                ..Capability::uniform(RankControl::Strict, header_space)
+            },
             state: TargetState::Ready,
             url: url.to_string(),
             kv_endpoints: KvEndpoints::None,

@@ -5,11 +5,13 @@ use domain::{
     BlockSize, DpRank, Endpoint, Epoch, HeaderSpace, KvEndpoints, ModelName, TargetState,
     Timestamp, Worker, WorkerId,
 };
+use engine_wire::trtllm::Conversations;
 use engine_wire::{
     BasePorts, Model, Numbering, Row, capability, check_version, computed_endpoints,
 };
 
 use super::ProbeError;
+use crate::address::{EngineUrl, EventsAt};
 use crate::config::{EngineName, WorkerConfig};
 
 /// The smallest block that pages are gathered into, in tokens: below it the index would hold a hash for every few
@@ -31,6 +33,10 @@ pub(super) struct Found {
     /// Tokens that one rank's cache can hold.
     pub(super) rank_tokens: Option<u64>,
     pub(super) events: KvEndpoints,
+    /// Whether its front end can be asked for ranks at all, as the table of its engine says.
+    pub(super) takes_ranks: bool,
+    /// Who places its conversations.
+    pub(super) conversations: Conversations,
 }
 
 /// The worker, in its first epoch and without a lease: neither is known here.
@@ -45,17 +51,30 @@ pub(super) fn describe(
         engine,
         why: too_old.to_string(),
     })?;
+    if config.owns_bindings.is_some() && engine != EngineName::TensorRtLlm {
+        return Err(ProbeError::Mismatch {
+            worker: id,
+            found: format!("no conversations to keep: {engine} knows of none"),
+            key: "owns_bindings",
+        });
+    }
     let model = model_of(&id, config, &found.models)?;
     let (start_rank, dp_size) = ranks_of(&id, config, &found)?;
     let (page_size, block_size) = sizes_of(&id, config, engine, found.page_size)?;
-    let header_space = header_space_of(&id, config, engine, &found.version, start_rank, dp_size)?;
+    let header_space = match found.takes_ranks {
+        true => header_space_of(&id, config, engine, &found.version, start_rank, dp_size)?,
+        false => no_header_space(&id, config)?,
+    };
     let ranks = start_rank..start_rank + dp_size;
     let kv_endpoints = endpoints_of(&id, config, ranks, engine, found.events)?;
     let found_blocks = found.rank_tokens.map(|it| it / u64::from(block_size.get()));
     Ok(Worker {
         epoch: Epoch::FIRST,
         engine: engine.into(),
-        capability: capability(engine.into(), &found.version, dp_size, header_space),
+        capability: found.conversations.limit(
+            dp_size,
+            capability(engine.into(), &found.version, dp_size, header_space),
+        ),
         version: found.version,
         model,
         start_rank,
@@ -150,7 +169,7 @@ fn sizes_of(
     let size = |tokens: Option<u32>| BlockSize::new(tokens.unwrap_or(0)).map_err(missing);
     let set = config.block_size;
     match engine {
-        EngineName::Vllm => {
+        EngineName::Vllm | EngineName::TensorRtLlm => {
             let size = size(agreed(id, set, found, "block_size")?)?;
             Ok((size, size))
         }
@@ -172,6 +191,20 @@ fn sizes_of(
             }
             Ok((size(Some(page))?, size(Some(block))?))
         }
+    }
+}
+
+/// Of a front end that takes no rank; whoever says otherwise would have requests run anywhere.
+fn no_header_space(id: &WorkerId, config: &WorkerConfig) -> Result<HeaderSpace, ProbeError> {
+    match config.header_space.map(HeaderSpace::from) {
+        None | Some(HeaderSpace::None) => Ok(HeaderSpace::None),
+        Some(HeaderSpace::Local | HeaderSpace::Global) => Err(ProbeError::Mismatch {
+            worker: id.clone(),
+            found:
+                "a front end that takes no rank (trtllm-serve; the worker in deploy/trtllm does)"
+                    .to_owned(),
+            key: "header_space",
+        }),
     }
 }
 
@@ -221,7 +254,21 @@ fn endpoints_of(
             let found = "a place for replay and none for events".to_owned();
             return Err(mismatch(found, "kv_events"));
         }
-        (Some(events), replay) => {
+        (Some(EventsAt::Drained(url)), None) if engine == EngineName::TensorRtLlm => {
+            return Ok(KvEndpoints::Drained(drain_of(url)));
+        }
+        (Some(EventsAt::Drained(_)), _) => {
+            let found = match engine {
+                EngineName::TensorRtLlm => "no replay of events that are asked for",
+                _ => "no KV events over HTTP, only at tcp://host:port",
+            };
+            let key = match engine {
+                EngineName::TensorRtLlm => "kv_replay",
+                _ => "kv_events",
+            };
+            return Err(mismatch(found.to_owned(), key));
+        }
+        (Some(EventsAt::Published(events)), replay) => {
             let host = events.host(&config.url);
             if replay
                 .as_ref()
@@ -241,6 +288,11 @@ fn endpoints_of(
         }
     };
     Ok(KvEndpoints::Zmq(endpoints))
+}
+
+/// Where a server gives KV events.
+pub(super) fn drain_of(url: &EngineUrl) -> String {
+    format!("{url}/kv_cache_events")
 }
 
 /// What was set and what was found, which must not differ.

@@ -2,6 +2,7 @@
 
 use domain::KvEndpoints;
 use engine_wire::llama_cpp::{parse_deferred, parse_props, parse_slots};
+use engine_wire::trtllm::Conversations;
 use engine_wire::{Scrape, parse_models};
 
 use super::ProbeError;
@@ -31,6 +32,8 @@ pub(super) async fn ask(asking: Asking<'_>) -> Result<Found, ProbeError> {
         page_size: None,
         rank_tokens: Some(props.context.into()),
         events: KvEndpoints::None,
+        takes_ranks: true,
+        conversations: Conversations::Sender,
     })
 }
 

@@ -5,6 +5,7 @@
 
 use domain::{DpRank, KvEndpoints, WorkerId};
 use engine_wire::sglang::{self, KvEvents, ServerInfo};
+use engine_wire::trtllm::Conversations;
 use engine_wire::{BasePorts, Scrape, Version, computed_endpoints, parse_models};
 
 use super::ProbeError;
@@ -46,6 +47,8 @@ pub(super) async fn ask(asking: Asking<'_>, worker: &WorkerId) -> Result<Found, 
         page_size: paged.or(info.page_size),
         rank_tokens: info.max_tokens,
         events,
+        takes_ranks: true,
+        conversations: Conversations::Sender,
         version: info.version,
     })
 }

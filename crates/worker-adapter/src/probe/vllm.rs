@@ -1,6 +1,7 @@
 //! What a vLLM says of itself.
 
 use domain::{BlockSize, KvEndpoints};
+use engine_wire::trtllm::Conversations;
 use engine_wire::{Scrape, parse_models, vllm};
 use serde::Deserialize;
 
@@ -54,6 +55,8 @@ pub(super) async fn ask(asking: Asking<'_>) -> Result<Found, ProbeError> {
             true => KvEndpoints::None,
             false => KvEndpoints::Zmq(endpoints),
         },
+        takes_ranks: true,
+        conversations: Conversations::Sender,
     })
 }
 

@@ -9,3 +9,4 @@ mod probing;
 mod running;
 mod sglang;
 mod stub;
+mod tensorrt_llm;

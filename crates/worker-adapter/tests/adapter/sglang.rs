@@ -183,7 +183,7 @@ async fn a_server_that_is_paused_is_not_ready() {
     assert_eq!(worker.state, TargetState::Ready);
 }
 
-async fn next_report(running: &Running) -> LoadReport {
+pub(crate) async fn next_report(running: &Running) -> LoadReport {
     let partition = topics::LOAD.partition_of("w1");
     let mut reports = running.bus.read(&partition, Start::Earliest).await.unwrap();
     let report = timeout(DEADLINE, reports.next()).await.unwrap();

@@ -97,6 +97,35 @@ async fn an_only_rank_runs_though_nothing_could_name_it() {
     }
 }
 
+#[tokio::test]
+async fn an_engine_that_keeps_conversations_is_told_which_and_no_other_is() {
+    let check = async |engine: EngineKind, path, sent, expected: (Option<&str>, &str)| {
+        let engine = Engine::of(engine, "", HeaderSpace::Global, TWO).await;
+        let head = CallHead {
+            conversation: Some("c\"1".parse().unwrap()),
+            ..head_to(path, Some(1))
+        };
+        let (request, answer) = engine.exchange_body(head, sent, OK).await;
+        drop(answer.unwrap());
+        assert_eq!(parts(&request), expected, "{path}");
+    };
+    let (chat, sent) = ("/v1/chat/completions", r#"{"n":1}"#);
+    let told = r#"{"n":1,"conversation_params":{"conversation_id":"c\"1"}}"#;
+    check(EngineKind::TensorRtLlm, chat, sent, (Some("1"), told)).await;
+    check(
+        EngineKind::TensorRtLlm,
+        "/v1/completions",
+        sent,
+        (Some("1"), told),
+    )
+    .await;
+    // Its client's word is followed by the router's, which counts.
+    let client = r#"{"conversation_params":{"conversation_id":"x"}}"#;
+    let both = r#"{"conversation_params":{"conversation_id":"x"},"conversation_params":{"conversation_id":"c\"1"}}"#;
+    check(EngineKind::TensorRtLlm, chat, client, (Some("1"), both)).await;
+    check(EngineKind::Vllm, chat, sent, (Some("1"), sent)).await;
+}
+
 const WITHOUT: &str =
     r#"{"choices":[{"index":0}],"usage":{"prompt_tokens":120,"completion_tokens":2}}"#;
 const WITH: &str = r#"{"choices":[{"index":0,"meta_info":{"dp_rank":1,"cached_tokens":112}}],"usage":{"prompt_tokens":120,"completion_tokens":2}}"#;
