@@ -104,6 +104,20 @@ pub struct Binding {
     pub last_end: Timestamp,
 }
 
+impl MoveReason {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Fenced,
+        Self::Gone,
+        Self::Drained,
+        Self::PrefixLost,
+        Self::Operator,
+        Self::Failed,
+        Self::Observed,
+        Self::Cheaper,
+    ];
+}
+
 impl Binding {
     /// Whether the rank of its target means anything: what an engine has chosen, and nothing has shown, does not.
     pub fn knows_rank(&self) -> bool {

@@ -9,7 +9,7 @@ pub mod topics;
 use bytes::Bytes;
 
 pub use domain::ReservationChange;
-pub use records::{FleetEntry, LoadReport, ReservationBatch};
+pub use records::{Drain, FleetEntry, LoadReport, ReservationBatch};
 
 /// A thing that has a wire form.
 pub trait Encoding: Sized {

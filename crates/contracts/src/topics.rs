@@ -61,10 +61,18 @@ pub const BINDINGS: TableSpec = TableSpec {
     kind: TableKind::Cas,
 };
 
+/// Workers and ranks that operators drain, until they undo it, whoever restarts meanwhile; key worker or
+/// `worker/dp_rank`, payload [`crate::Drain`]. A table of its own: the entries of `fleet` are leases, each of the
+/// process that it describes, and no process should have to remember what an operator wants of it.
+pub const DRAINS: TableSpec = TableSpec {
+    table: Table("drains"),
+    kind: TableKind::Own,
+};
+
 /// What a bus must have before a service starts.
 pub const LAYOUT: Layout = Layout {
     topics: &[KV_EVENTS, LOAD, RESERVATIONS, DECISIONS, OUTCOMES],
-    tables: &[INCARNATIONS, FLEET, BINDINGS],
+    tables: &[INCARNATIONS, FLEET, BINDINGS, DRAINS],
 };
 
 /// The partition that carries the events of one rank.

@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use affinity::{Binding, BindingState, ConversationKey, Evidence, MoveReason, Owner};
-use contracts::{Encoding, FleetEntry, LoadReport, ReservationBatch, ReservationChange};
+use contracts::{Drain, Encoding, FleetEntry, LoadReport, ReservationBatch, ReservationChange};
 use domain::{
     BlockHash, BlockSize, ByEndpoint, Capability, DecisionId, Distrust, DpRank, Endpoint,
     EngineHash, EngineKind, Epoch, EventSeq, HeaderSpace, Incarnation, KvBatch, KvEndpoints, KvOp,
@@ -179,6 +179,14 @@ fn every_record_survives_its_wire_form() {
         }],
         lease_until: Timestamp::from_micros(8),
     }));
+    for dp_rank in [None, Some(DpRank::new(0))] {
+        survives(&Drain {
+            worker: "w1".parse().unwrap(),
+            dp_rank,
+            actor: "operator".parse().unwrap(),
+            since: Timestamp::from_micros(7),
+        });
+    }
     survives(&Incarnation {
         epoch: Epoch::new(4),
         why: "the sequence began anew".to_owned(),

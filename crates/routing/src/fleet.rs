@@ -10,6 +10,7 @@ use domain::{
 use placement::Reservations;
 
 use crate::Config;
+use crate::drains::Drains;
 use crate::learnt::Speed;
 
 /// How long a gauge is believed.
@@ -25,6 +26,7 @@ pub(crate) struct Fleet {
     /// Incarnations, which may be known before their worker registers.
     epochs: HashMap<WorkerId, Epoch>,
     targets: HashMap<Target, Memory>,
+    pub(crate) drains: Drains,
     /// Until when an endpoint is avoided that refused the rank it was asked for.
     refusals: HashMap<(WorkerId, Epoch, Endpoint), Timestamp>,
 }
@@ -99,6 +101,11 @@ impl Fleet {
 
     pub(crate) fn set_epoch(&mut self, worker: &WorkerId, epoch: Epoch) {
         self.epochs.insert(worker.clone(), epoch);
+    }
+
+    /// The state of a worker's rank, without what the index says of it.
+    pub(crate) fn state(&self, worker: &Worker, dp_rank: DpRank) -> TargetState {
+        self.drains.state(&worker.id, dp_rank, worker.state)
     }
 
     pub(crate) fn epoch(&self, worker: &Worker) -> Epoch {

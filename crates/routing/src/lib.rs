@@ -8,6 +8,7 @@
 mod binding;
 mod config;
 mod decision;
+mod drains;
 mod fleet;
 mod learnt;
 mod open;
@@ -19,6 +20,7 @@ mod truth;
 
 pub use config::Config;
 pub use decision::{BindingAction, Decision, Degraded, Overlap, Reason, replay};
+pub use drains::Drained;
 pub use open::{Outcome, Status};
 pub use request::{NoTarget, OverlapView, Pin, Request};
 pub use router::{Counters, Router};

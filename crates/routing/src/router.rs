@@ -7,12 +7,13 @@ mod steer;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use domain::{
-    BlockSize, DecisionId, Epoch, InstanceId, ModelName, RankLoad, ReservationChange, Target,
-    Timestamp, Tokens, Worker, WorkerId,
+    BlockSize, DecisionId, DpRank, Epoch, InstanceId, ModelName, RankLoad, ReservationChange,
+    Target, TargetState, Timestamp, Tokens, Worker, WorkerId,
 };
 use placement::{Reservation, Reservations};
 
 use crate::Config;
+use crate::drains::{Drained, Drains};
 use crate::fleet::Fleet;
 use crate::learnt::Mean;
 use crate::open::Open;
@@ -100,6 +101,22 @@ impl Router {
     /// Sets a worker's incarnation, over what its registration says, also before it registers.
     pub fn set_epoch(&mut self, worker: &WorkerId, epoch: Epoch) {
         self.fleet.set_epoch(worker, epoch);
+    }
+
+    /// All that operators drain, ranks and, with none, whole workers: they take no new conversation, and those they
+    /// have go elsewhere at their next turn. Holds over incarnations, and before a worker registers.
+    pub fn set_drains(&mut self, drained: impl IntoIterator<Item = (WorkerId, Option<DpRank>)>) {
+        self.fleet.drains = Drains::new(drained);
+    }
+
+    /// What of a worker is drained.
+    pub fn drained(&self, worker: &WorkerId) -> Option<&Drained> {
+        self.fleet.drains.of(worker)
+    }
+
+    /// The state of a worker's rank, without what the index says of it.
+    pub fn state(&self, worker: &Worker, dp_rank: DpRank) -> TargetState {
+        self.fleet.state(worker, dp_rank)
     }
 
     /// Takes in a worker's gauges. Those of an unknown worker or rank are ignored.

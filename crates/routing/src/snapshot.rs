@@ -73,7 +73,8 @@ impl Sources<'_> {
         let block_size = member.block_size();
         let cacheable = block_size.cacheable_blocks(self.request.isl);
         let tokens = |blocks: u32| block_size.tokens(blocks.min(cacheable));
-        let state = combined(member.worker.state, reported);
+        let registered = self.fleet.state(&member.worker, target.dp_rank);
+        let state = combined(registered, reported);
         // Complete claims need no presumption.
         let presumed = match state == TargetState::Partial || !member.has_events() {
             true => {

@@ -9,7 +9,7 @@ use domain::{
 };
 
 use super::{Wire, invalid, read_enum, required, wire, wire_enum};
-use crate::{DecodeError, FleetEntry};
+use crate::{DecodeError, Drain, FleetEntry};
 
 wire_enum!(EngineKind, EngineKind, {
     Vllm => Vllm,
@@ -233,6 +233,31 @@ fn distrust_from_wire(message: wire::Distrust) -> Result<Distrust, DecodeError> 
         epoch: Epoch::new(message.epoch),
         endpoint: read_enum::<ServiceInstance, wire::Endpoint, _>("endpoint", message.endpoint)?,
     })
+}
+
+impl Wire for Drain {
+    const WHAT: &'static str = "drain";
+    type Message = wire::Drain;
+
+    fn to_wire(&self) -> wire::Drain {
+        wire::Drain {
+            worker: self.worker.to_string(),
+            dp_rank: self.dp_rank.map(DpRank::get),
+            actor: self.actor.to_string(),
+            since: self.since.as_micros(),
+        }
+    }
+
+    fn from_wire(message: wire::Drain) -> Result<Self, DecodeError> {
+        let worker = WorkerId::new(&message.worker);
+        let actor = InstanceId::new(&message.actor);
+        Ok(Self {
+            worker: worker.map_err(|why| invalid::<Self>("worker", why))?,
+            dp_rank: message.dp_rank.map(DpRank::new),
+            actor: actor.map_err(|why| invalid::<Self>("actor", why))?,
+            since: Timestamp::from_micros(message.since),
+        })
+    }
 }
 
 impl Wire for Incarnation {

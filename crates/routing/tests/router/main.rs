@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod binding;
+mod drains;
 mod fleet;
 mod lifecycle;
 mod ranks;
