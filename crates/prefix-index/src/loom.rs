@@ -1,10 +1,16 @@
-//! The writer and a reader in every order that the memory model allows, within a few preemptions.
+//! The writer and a reader in other orders than threads take by themselves: the protocol of versions in every
+//! order that the memory model allows, and the whole index in as many as ten seconds allow.
 
 use domain::{
     BlockHash, BlockSize, DpRank, EngineHash, Epoch, KvOp, ModelName, Namespace, StoredBlock,
     StoredBlocks, Target, Tier, WorkerId, sequence_hashes,
 };
 
+use loom::sync::Arc;
+
+use crate::sync::{
+    AtomicU64, Conflict, Ordering, begin_read, begin_write, end_read, end_write, is_still,
+};
 use crate::{Answer, PrefixIndex};
 
 fn target(rank: u32) -> Target {
@@ -55,9 +61,10 @@ fn removed(path: &[u64], at: usize) -> KvOp {
 /// Applies `before`, then `change` beside a lookup of `path`, which must find one of `depths`.
 fn check(before: &[(u32, KvOp)], change: &[(u32, KvOp)], path: &[u64], depths: &[u32]) {
     let mut model = loom::model::Builder::new();
+    // All orders are too many for the whole index; those of the protocol alone are all tried.
     model.preemption_bound = Some(2);
+    model.max_duration = Some(std::time::Duration::from_secs(10));
     model.max_branches = 10_000_000;
-    model.max_duration = Some(std::time::Duration::from_secs(20));
     let (before, change) = (before.to_vec(), change.to_vec());
     let blocks: Vec<BlockHash> = path.iter().copied().map(BlockHash::new).collect();
     let depths = depths.to_vec();
@@ -86,6 +93,46 @@ fn check(before: &[(u32, KvOp)], change: &[(u32, KvOp)], path: &[u64], depths: &
             index.apply(&target(*rank), op).expect("nobody is fenced");
         }
         looking.join().expect("the reader ends");
+    });
+}
+
+/// Two runs with a word each, as far as versions go.
+#[derive(Default)]
+struct Two {
+    versions: [AtomicU64; 2],
+    words: [AtomicU64; 2],
+}
+
+#[test]
+fn what_two_versions_guard_is_read_as_it_was_at_one_moment() {
+    loom::model(|| {
+        let two = Arc::new(Two::default());
+        let writing = {
+            let two = Arc::clone(&two);
+            loom::thread::spawn(move || {
+                // The second goes on only after the first has.
+                for run in 0..2 {
+                    begin_write(&two.versions[run]);
+                    two.words[run].store(1, Ordering::Relaxed);
+                    end_write(&two.versions[run]);
+                }
+            })
+        };
+        let read = || -> Result<[u64; 2], Conflict> {
+            let mut words = [0; 2];
+            let mut seen = [0; 2];
+            for run in 0..2 {
+                seen[run] = begin_read(&two.versions[run])?;
+                words[run] = two.words[run].load(Ordering::Relaxed);
+            }
+            end_read();
+            let unchanged = (0..2).all(|run| is_still(&two.versions[run], seen[run]));
+            unchanged.then_some(words).ok_or(Conflict)
+        };
+        if let Ok(words) = read() {
+            assert!([[0, 0], [1, 0], [1, 1]].contains(&words), "{words:?}");
+        }
+        writing.join().expect("the writer ends");
     });
 }
 
