@@ -5,17 +5,26 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 /// CPU time the calling thread has used.
+pub fn thread_cpu() -> Duration {
+    read(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// CPU time all threads of this process have used.
+pub fn process_cpu() -> Duration {
+    read(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
 #[expect(
     unsafe_code,
-    reason = "no safe binding of this clock without one more crate"
+    reason = "no safe binding of these clocks without one more crate"
 )]
-pub fn thread_cpu() -> Duration {
+fn read(clock: libc::clockid_t) -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
     // SAFETY: the pointer is to a timespec of our own, and nothing else is touched.
-    let answer = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    let answer = unsafe { libc::clock_gettime(clock, &raw mut time) };
     assert_eq!(answer, 0, "every Linux has this clock");
     Duration::new(
         u64::try_from(time.tv_sec).expect("CPU time is positive"),

@@ -101,10 +101,13 @@ fn kill_and_start(
         copy(&left, &folder).context("copy what the killed indexer has left")?;
         let begun = Instant::now();
         let mut service = Served::start("restart", &folder, memberships)?;
-        service.line("ready")?;
+        let cpu: f64 = service.line("ready")?.parse()?;
         let seconds = begun.elapsed().as_secs_f64();
         killed.right &= service.line("equal")? == "true";
-        note(&format!("started, {time} of {times}: {seconds:.2} s"));
+        note(&format!(
+            "started, {time} of {times}: {seconds:.2} s, of which {cpu:.2} s of CPU time"
+        ));
+        rounds.note("its CPU time until then", "CPU s", Kind::Ours, cpu);
         rounds.note(
             "from start after kill -9 to ready",
             "s",

@@ -20,6 +20,7 @@ use indexer::{Config, Indexer};
 use service_kit::{CancellationToken, Clock, Context, Health};
 use tokio::task::JoinSet;
 
+use crate::clock::process_cpu;
 use crate::event::{Event, Naming, extend};
 use crate::fleet::{Fleet, Shape};
 use crate::structures::{Ours, Structure as _};
@@ -109,7 +110,7 @@ async fn restart(running: Running) -> anyhow::Result<()> {
         .until(async |it| Ok(it.health.missing().is_empty()))
         .await?;
     let digests = running.index.digests().await?;
-    println!("ready");
+    println!("ready {}", process_cpu().as_secs_f64());
     let held: BTreeMap<Target, (u64, u64)> = digests
         .into_iter()
         .map(|it| (it.target, (it.blocks, it.digest)))
