@@ -242,9 +242,15 @@ impl Loop {
         }
         let waited = now.since(self.saving.last_save());
         let many = SAVE_OPS <= self.writer.unsaved_ops();
-        if SAVE_AFTER <= waited || many || self.saving.has_bases() {
+        if SAVE_AFTER <= waited || many || self.saving.has_bases() || self.base_is_due() {
             self.save(now);
         }
+    }
+
+    /// A base begins with a save.
+    fn base_is_due(&self) -> bool {
+        let unstored = || !self.saving.is_complete() && self.writer.unstored().is_some();
+        self.saving.may_write_base() && (unstored() || self.saving.due().is_some())
     }
 
     fn save(&mut self, now: Timestamp) {

@@ -69,7 +69,9 @@ async fn the_child_that_is_killed() {
     for seq in share().div_ceil(DEPTH).. {
         for number in 0..WORKERS {
             append(&*bus, told(number, seq)).await;
-            fs::write("last", format!("{number} {seq}")).unwrap();
+            // Whole, whenever the process ends.
+            fs::write("last.new", format!("{number} {seq}")).unwrap();
+            fs::rename("last.new", "last").unwrap();
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

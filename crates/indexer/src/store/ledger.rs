@@ -124,12 +124,14 @@ impl Ledger {
 
     /// The rank whose base is to be written next, if it is time for one.
     pub(super) fn due(&self) -> Option<RankNumber> {
+        if self.journal_bytes <= self.limit() {
+            return None;
+        }
         let with_frames = self.ranks.iter().filter_map(|(number, share)| {
             let (first, _) = share.frames?;
             Some((first, *number))
         });
-        let furthest_back = with_frames.min()?.1;
-        (self.limit() < self.journal_bytes).then_some(furthest_back)
+        with_frames.min().map(|(_, furthest_back)| furthest_back)
     }
 
     pub(super) fn part_is_full(&self) -> bool {
