@@ -1,6 +1,7 @@
 //! Memory that readers may look at while the writer gives it another use: cache lines of atomics, addressed
 //! by number and never returned before the index goes, so that a stale address is safe to follow.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
 use crate::sync::{AtomicU64, Ordering};
@@ -98,13 +99,19 @@ pub(crate) struct Space {
     /// The lowest line never given out, and the end of its segment.
     next: usize,
     end: usize,
-    /// Free extents by class, and a bit for each class that has any.
-    free: Vec<Vec<u32>>,
-    some_free: u64,
+    /// Free extents of up to [`SMALL`] lines, by length, to be given out as they are.
+    small: [Vec<u32>; SMALL],
+    /// Other free extents, which grow together with their neighbours: where they are, and by length.
+    free: BTreeMap<u32, u32>,
+    by_length: BTreeSet<(u32, u32)>,
     used: usize,
 }
 
+/// Extents that short runs and lists take; there are many and they come back soon.
+const SMALL: usize = 4;
+
 /// Classes of extents: 1 to 8 lines, then four to each doubling, up to a segment.
+#[cfg(test)]
 const CLASSES: usize = 8 + 4 * (SEGMENT_BITS as usize - 3);
 
 /// The smallest class of at least `lines`.
@@ -133,20 +140,13 @@ pub(crate) fn rounded(lines: usize) -> usize {
 
 impl Space {
     /// Line 0 is never given out.
-    pub(crate) fn new() -> Self {
-        Self {
-            free: vec![Vec::new(); CLASSES],
-            ..Self::none()
-        }
-    }
-
-    /// A stand-in that has nothing and needs no memory.
-    pub(crate) const fn none() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             next: 1,
             end: 0,
-            free: Vec::new(),
-            some_free: 0,
+            small: [const { Vec::new() }; SMALL],
+            free: BTreeMap::new(),
+            by_length: BTreeSet::new(),
             used: 0,
         }
     }
@@ -168,56 +168,80 @@ impl Space {
 
     /// The first of [`rounded`] `lines` lines. The caller has made sure that there is room.
     pub(crate) fn take(&mut self, arena: &Arena, lines: usize) -> u32 {
-        let class = class_of(lines);
-        let size = lines_in(class);
+        let size = rounded(lines);
         self.used += size;
-        let fitting = self.some_free >> class;
-        if fitting != 0 {
-            let found = class + fitting.trailing_zeros() as usize;
-            let at = self.free[found].pop().expect("the class has some");
-            if self.free[found].is_empty() {
-                self.some_free &= !(1 << found);
-            }
-            self.put(at + size as u32, lines_in(found) - size);
+        if let Some(small) = self.small.get_mut(size - 1)
+            && let Some(at) = small.pop()
+        {
+            return at;
+        }
+        let wanted = (size as u32, 0);
+        if let Some((length, at)) = self.by_length.range(wanted..).next().copied() {
+            self.by_length.remove(&(length, at));
+            self.free.remove(&at);
+            self.keep(at + size as u32, length - size as u32);
             return at;
         }
         if self.end < self.next + size {
-            let rest = self.end.saturating_sub(self.next);
-            self.put(self.next as u32, rest);
-            let segment = self.end / SEGMENT_LINES;
-            arena.add(segment);
-            self.next = self.end.max(1);
-            self.end += SEGMENT_LINES;
-            if self.end < self.next + size {
-                // Only the first segment lacks a line; the next one has them all.
-                self.put(self.next as u32, self.end - self.next);
-                arena.add(segment + 1);
-                self.next = self.end;
-                self.end += SEGMENT_LINES;
-            }
+            self.open_segment(arena);
+        }
+        // Only the first segment lacks a line.
+        if self.end < self.next + size {
+            self.open_segment(arena);
         }
         let at = self.next as u32;
         self.next += size;
         at
     }
 
+    fn open_segment(&mut self, arena: &Arena) {
+        let rest = self.end.saturating_sub(self.next);
+        self.keep(self.next as u32, rest as u32);
+        arena.add(self.end / SEGMENT_LINES);
+        self.next = self.end.max(1);
+        self.end += SEGMENT_LINES;
+    }
+
     /// Takes back an extent of [`rounded`] `lines`.
     pub(crate) fn give(&mut self, at: u32, lines: usize) {
         let size = rounded(lines);
         self.used -= size;
-        self.put(at, size);
+        match self.small.get_mut(size - 1) {
+            Some(small) => small.push(at),
+            None => self.merge(at, size as u32),
+        }
     }
 
-    fn put(&mut self, mut at: u32, mut lines: usize) {
-        while 0 < lines {
-            let mut class = class_of(lines.min(SEGMENT_LINES));
-            if lines < lines_in(class) {
-                class -= 1;
-            }
-            self.free[class].push(at);
-            self.some_free |= 1 << class;
-            at += lines_in(class) as u32;
-            lines -= lines_in(class);
+    /// Frees an extent that grows together with its neighbours in the segment.
+    fn merge(&mut self, mut at: u32, mut length: u32) {
+        let segment = SEGMENT_LINES as u32;
+        let before = self
+            .free
+            .range(..at)
+            .next_back()
+            .map(|(at, length)| (*at, *length));
+        if let Some((start, before)) = before
+            && start + before == at
+            && !at.is_multiple_of(segment)
+        {
+            self.free.remove(&start);
+            self.by_length.remove(&(before, start));
+            (at, length) = (start, length + before);
+        }
+        let end = at + length;
+        if !end.is_multiple_of(segment)
+            && let Some(after) = self.free.remove(&end)
+        {
+            self.by_length.remove(&(after, end));
+            length += after;
+        }
+        self.keep(at, length);
+    }
+
+    fn keep(&mut self, at: u32, length: u32) {
+        if 0 < length {
+            self.free.insert(at, length);
+            self.by_length.insert((length, at));
         }
     }
 }

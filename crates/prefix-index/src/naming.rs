@@ -349,7 +349,7 @@ impl Forest {
             return false;
         }
         let board = self.board.clone();
-        let mut space = std::mem::replace(&mut self.lines, Space::none());
+        let mut space = std::mem::replace(&mut self.lines, Space::new());
         let hash = board.secrets.name(name);
         let table = &self.domains.at(domain).table;
         let is_same = |at: Place| self.written(domain, at) == name;
