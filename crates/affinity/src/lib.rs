@@ -3,16 +3,21 @@
 
 mod binding;
 mod conversation;
+mod correlation;
 mod key;
 mod leases;
+mod lineage;
 mod machine;
 mod plan;
+mod recent;
 
 pub use binding::{Binding, BindingState, ConversationKey, Evidence, MoveReason, Owner, TurnEnd};
 pub use conversation::{
-    BodyIds, Conversation, EXPLICIT_HEADER, Found, InvalidConversation, Source, SourceKind,
-    find_conversation, parent_hint,
+    BodyIds, Claim, Conversation, EXPLICIT_HEADER, Found, InvalidConversation, Source, SourceKind,
+    UnknownSource, after_response, find_conversation, parent_hint,
 };
+pub use correlation::Correlations;
 pub use key::{BindingKey, BindingSecret, InvalidKey, SecretTooShort};
+pub use lineage::{Kin, Lineage, Origin};
 pub use machine::{Event, NotBound, Outcome, Standing, Terms, Transition, Write};
 pub use plan::{Liveness, Mode, Overlap, Plan, plan_turn};

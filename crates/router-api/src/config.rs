@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use affinity::Mode;
+use affinity::{Mode, SourceKind};
 use domain::TenantId;
 use placement::Policy;
 use serde::de::{self, Deserializer};
@@ -21,6 +21,9 @@ pub struct Config {
     /// Whether conversations are bound to targets. Baseline policies run as if it were off.
     #[serde(deserialize_with = "affinity_mode", serialize_with = "affinity_name")]
     pub affinity: Mode,
+    /// Where conversations are looked for, the first place that tells one first.
+    #[serde(deserialize_with = "sources", serialize_with = "source_names")]
+    pub conversation_order: Vec<SourceKind>,
     /// The longest request body, in bytes.
     pub max_body: usize,
     /// Whose requests they are when nothing else says it.
@@ -42,6 +45,7 @@ impl Default for Config {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
             policy: Policy::default(),
             affinity: Mode::Hard,
+            conversation_order: SourceKind::DEFAULT_ORDER.to_vec(),
             max_body: 32 << 20,
             default_tenant: TenantId::new("default").expect("a printable word is an id"),
             usage_injection: true,
@@ -66,6 +70,16 @@ impl Config {
 fn policy<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Policy, D::Error> {
     let name = String::deserialize(deserializer)?;
     name.parse().map_err(de::Error::custom)
+}
+
+fn sources<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SourceKind>, D::Error> {
+    let names = Vec::<String>::deserialize(deserializer)?;
+    let kinds = names.iter().map(|it| it.parse().map_err(de::Error::custom));
+    kinds.collect()
+}
+
+fn source_names<S: Serializer>(order: &[SourceKind], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(order.iter().map(|it| it.name()))
 }
 
 fn tenant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TenantId, D::Error> {

@@ -174,7 +174,7 @@ pub(crate) async fn expire(
 }
 
 /// Applies a table and its changes; reads it anew when the bus fails.
-async fn follow_table(bus: &dyn Bus, spec: &TableSpec, apply: impl Fn(Change)) {
+pub(crate) async fn follow_table(bus: &dyn Bus, spec: &TableSpec, apply: impl Fn(Change)) {
     loop {
         let followed = async {
             let mut changes = bus.watch(&spec.table).await?;
@@ -234,7 +234,7 @@ async fn tails(
     Ok(select_all(partitions))
 }
 
-fn read<T: Encoding>(replica: &Replica, spec: &TableSpec, entry: &Entry) -> Option<T> {
+pub(crate) fn read<T: Encoding>(replica: &Replica, spec: &TableSpec, entry: &Entry) -> Option<T> {
     match T::from_bytes(&entry.value) {
         Ok(value) => Some(value),
         Err(error) => {

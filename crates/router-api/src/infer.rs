@@ -12,6 +12,7 @@ use domain::{ConversationId, Endpoint, ModelName};
 use http::HeaderMap;
 use tokio::time::Instant;
 
+use crate::chain::Chain;
 use crate::error::ApiError;
 use crate::intake::{Blocks, Intake, TokenSource, passing};
 use crate::openai::{Fields, edit, without_ranks};
@@ -58,7 +59,7 @@ async fn serve(
         .await?;
     let received = Instant::now();
     let asked = Fields::read(&held.bytes)?;
-    let intake = Intake::read(replica, headers, endpoint, &asked)?;
+    let mut intake = Intake::read(replica, headers, endpoint, &asked)?;
     *model = Some(intake.model.clone());
     let body = without_ranks(&held.bytes, &asked, replica.config.allow_client_target);
     let fields = Fields::read(&body)?;
@@ -68,16 +69,17 @@ async fn serve(
         .blocks(source, &intake, &fields, &body, authorization)
         .await;
     let edited = edit(&body, &fields, injects_usage(replica, endpoint));
-    let conversation = intake.conversation.as_ref();
+    replica.identify(&mut intake, &blocks, true);
     let call = Call {
         path,
-        conversation: conversation.map(|key| key.conversation.clone()),
+        conversation: intake.lasting_id(),
         headers: passing(headers),
         usage_injected: edited.usage_injected,
         received,
     };
     let (turn, reply) = send(replica, &intake, &blocks, &call, edited.body).await?;
-    Ok(reply.into_response(turn, replica.config.expose_decision))
+    let chain = Chain::of(replica, &intake);
+    Ok(reply.into_response(turn, chain, replica.config.expose_decision))
 }
 
 /// Whether a stream is asked for its usage: the other endpoints' streams tell it, or have other options under the

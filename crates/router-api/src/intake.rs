@@ -1,6 +1,6 @@
 //! From a request's bytes to what a decision is asked for.
 
-use affinity::{ConversationKey, SourceKind, find_conversation};
+use affinity::{Claim, ConversationKey, find_conversation, parent_hint};
 use axum::http::HeaderMap;
 use domain::{
     BlockSize, ConversationId, DpRank, Endpoint, HashSeed, ModelName, Namespace, SequenceHash,
@@ -26,7 +26,17 @@ pub(crate) struct Intake {
     pub(crate) model: ModelName,
     pub(crate) endpoint: Endpoint,
     pub(crate) salt: Option<String>,
+    /// What its conversation may be known by, until that is settled: see [`Replica::identify`].
+    pub(crate) claims: Vec<Claim>,
     pub(crate) conversation: Option<ConversationKey>,
+    /// Whether later turns carry the conversation's id too.
+    pub(crate) keeps_its_id: bool,
+    /// Whether the next turn may be known by nothing but the id of the answer.
+    pub(crate) chains: bool,
+    /// The conversation that this one was started from.
+    pub(crate) parent: Option<ConversationKey>,
+    /// Requests of one bucket would rather be near each other.
+    pub(crate) bucket: Option<u64>,
     pub(crate) pin: Option<Pin>,
     pub(crate) streams: bool,
 }
@@ -48,23 +58,35 @@ impl Intake {
         fields: &Fields<'_>,
     ) -> Result<Self, ApiError> {
         let model = model(replica, fields.model()?)?;
-        let conversation = conversation(replica, headers, fields)?;
-        // An embedding leaves nothing that a later turn could use.
-        let conversation = conversation.filter(|_| endpoint != Endpoint::Embeddings);
-        let conversation = conversation.map(|id| key(replica, &model, id));
+        let parent = parent_hint(&|name| header(headers, name));
+        let claims = claims(replica, headers, fields)?;
+        let is_named = claims
+            .iter()
+            .any(|it| matches!(it, Claim::Named(it) if it.keeps_its_id()));
         Ok(Self {
+            chains: endpoint == Endpoint::Responses && !is_named,
+            claims,
+            conversation: None,
+            keeps_its_id: true,
+            parent: parent.map(|id| key(replica, &model, id)),
+            bucket: None,
             pin: pin(replica, headers, fields, &model)?,
             salt: fields.cache_salt.clone().filter(|it| !it.is_empty()),
             streams: fields.streams(),
-            conversation,
             endpoint,
             model,
         })
     }
 
-    /// Names the conversation, whatever else the request says of it.
-    pub(crate) fn set_conversation(&mut self, replica: &Replica, conversation: ConversationId) {
-        self.conversation = Some(key(replica, &self.model, conversation));
+    /// What a conversation of this id is kept under.
+    pub(crate) fn key(&self, replica: &Replica, conversation: ConversationId) -> ConversationKey {
+        key(replica, &self.model, conversation)
+    }
+
+    /// The conversation's id, where an engine will see the same one in its later turns.
+    pub(crate) fn lasting_id(&self) -> Option<ConversationId> {
+        let key = self.conversation.as_ref().filter(|_| self.keeps_its_id);
+        key.map(|it| it.conversation.clone())
     }
 
     /// Which index knows of its blocks of this size.
@@ -171,20 +193,24 @@ fn model(replica: &Replica, name: &str) -> Result<ModelName, ApiError> {
     })
 }
 
-fn conversation(
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
+    headers.get(name).map(|value| value.as_bytes())
+}
+
+fn claims(
     replica: &Replica,
     headers: &HeaderMap,
     fields: &Fields<'_>,
-) -> Result<Option<ConversationId>, ApiError> {
+) -> Result<Vec<Claim>, ApiError> {
     let texts = fields.body_texts();
-    let header = |name: &str| headers.get(name).map(|value| value.as_bytes());
-    let found = find_conversation(&SourceKind::DEFAULT_ORDER, &header, &texts.ids())
+    let order = &replica.config.conversation_order;
+    let found = find_conversation(order, &|name| header(headers, name), &texts.ids())
         .map_err(|error| ApiError::invalid(error_chain(&error)))?;
     replica
         .metrics
         .skipped_ids
         .inc_by(found.skipped.len() as u64);
-    Ok(found.conversation.map(|it| it.id))
+    Ok(found.claims)
 }
 
 /// The target that the client insists on, if it may.

@@ -2,10 +2,12 @@
 
 mod admin;
 mod body;
+mod chain;
 mod config;
 mod error;
 mod evidence;
 mod follow;
+mod identity;
 mod infer;
 mod intake;
 mod leases;

@@ -31,6 +31,8 @@ pub(crate) struct Metrics {
     pub(crate) refused_targets: IntCounter,
     /// Conversation ids that were none.
     pub(crate) skipped_ids: IntCounter,
+    /// Requests by what told their conversation.
+    pub(crate) sources: IntCounterVec,
     /// What the affinity store was not told.
     pub(crate) untold: IntCounter,
     /// Records of other services that could not be read, by topic.
@@ -188,6 +190,11 @@ impl Metrics {
             skipped_ids: counter(
                 "rankway_conversation_ids_skipped_total",
                 "Conversation ids that were none",
+            )?,
+            sources: counters(
+                "rankway_conversation_source_total",
+                "Requests by what told their conversation; those that nothing told are placed anew each time",
+                &["source"],
             )?,
             untold: counter(
                 "rankway_affinity_untold_total",

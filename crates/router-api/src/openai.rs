@@ -4,7 +4,9 @@
 mod edit;
 mod fields;
 mod ranks;
+mod response_id;
 
 pub(crate) use edit::edit;
 pub(crate) use fields::{Fields, Prompt};
 pub(crate) use ranks::without_ranks;
+pub(crate) use response_id::ResponseId;

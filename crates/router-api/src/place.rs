@@ -5,7 +5,7 @@ use std::sync::Arc;
 use affinity::{ConversationKey, Owner};
 use contracts::rpc::{Acquire, Bound, CallError, Move};
 use domain::{DecisionId, Target};
-use placement::Place;
+use placement::{Hint, Place};
 use routing::{BindingAction, Decision, Degraded, NoTarget, Request, Status};
 use tokio::time::Instant;
 
@@ -93,11 +93,20 @@ impl Placing<'_> {
             isl: self.blocks.isl,
             hashes: self.blocks.hashes.clone(),
             conversation: self.intake.conversation.clone(),
-            hint: None,
+            hint: self.hint(),
             tried: self.tried.clone(),
             pin: self.intake.pin.clone(),
         };
         (request, seed)
+    }
+
+    /// Where a conversation that is not bound yet would rather be.
+    fn hint(&self) -> Option<Hint> {
+        if self.binding().is_some() {
+            return None;
+        }
+        let parent = self.known.parent.clone().map(Hint::Near);
+        parent.or(self.intake.bucket.map(Hint::Bucket))
     }
 
     fn decide(&self) -> Result<(Request, Turn), ApiError> {

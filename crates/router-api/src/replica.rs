@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode};
 use contracts::rpc::{Affinity, Bound, CallError, Dispatch, Index, OverlapRequest, PrefixHashes};
-use domain::{InstanceId, ModelName};
+use domain::{InstanceId, ModelName, Target};
 use futures::future::join_all;
 use routing::OverlapView;
 use service_kit::{Clock, Context};
@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use crate::body::Budget;
 use crate::config::Config;
 use crate::evidence::Evidence;
+use crate::identity::Memory;
 use crate::intake::{Blocks, Intake, TokenSource};
 use crate::leases::Leases;
 use crate::ledger::Ledger;
@@ -46,6 +47,7 @@ pub(crate) struct Replica {
     pub(crate) mismatch: MismatchWatch,
     /// Which worker tokenises next.
     pub(crate) tokenizer: AtomicUsize,
+    pub(crate) memory: Memory,
 }
 
 /// What others know of a request.
@@ -53,6 +55,8 @@ pub(crate) struct Known {
     /// The index's answer in each block size; none when it did not answer.
     pub(crate) views: Option<Vec<OverlapView>>,
     pub(crate) binding: BindingAnswer,
+    /// Where the conversation runs that this one was started from.
+    pub(crate) parent: Option<Target>,
 }
 
 /// What the affinity store says of a request's conversation.
@@ -68,11 +72,16 @@ pub(crate) enum BindingAnswer {
 impl Replica {
     /// Asks index and affinity store side by side.
     pub(crate) async fn ask(&self, intake: &Intake, blocks: &Blocks, record: bool) -> Known {
-        let (views, binding) = tokio::join!(
+        let (views, binding, parent) = tokio::join!(
             self.ask_index(intake, blocks, record),
-            self.ask_affinity(intake)
+            self.ask_affinity(intake),
+            self.ask_parent(intake)
         );
-        Known { views, binding }
+        Known {
+            views,
+            binding,
+            parent,
+        }
     }
 
     async fn ask_index(
@@ -106,9 +115,8 @@ impl Replica {
 
     /// Asks for the binding of the request's conversation.
     pub(crate) async fn ask_affinity(&self, intake: &Intake) -> BindingAnswer {
-        let off = self.mind.lock().config().affinity() == affinity::Mode::Off;
         let key = match &intake.conversation {
-            Some(key) if !off && intake.pin.is_none() => key,
+            Some(key) if self.binds(intake) => key,
             _ => return BindingAnswer::NotAsked,
         };
         match within_deadline(self.affinity.get(key)).await {
@@ -116,6 +124,22 @@ impl Replica {
             Ok(None) => BindingAnswer::Unbound,
             Err(_) => BindingAnswer::Silent,
         }
+    }
+
+    /// Asks where the conversation runs that this one was started from. Silence costs a hint and no more.
+    async fn ask_parent(&self, intake: &Intake) -> Option<Target> {
+        let parent = intake.parent.as_ref()?;
+        if !self.binds(intake) || intake.conversation.as_ref() == Some(parent) {
+            return None;
+        }
+        let bound = within_deadline(self.affinity.get(parent)).await.ok()??;
+        Some(bound.binding.target)
+    }
+
+    /// Whether bindings mean anything to the request.
+    pub(crate) fn binds(&self, intake: &Intake) -> bool {
+        let mode = self.mind.lock().config().affinity();
+        mode != affinity::Mode::Off && intake.pin.is_none()
     }
 
     /// The request's blocks, asking a tokenizer where that is needed.

@@ -12,6 +12,7 @@ use http::{HeaderMap, StatusCode};
 use routing::Status;
 use service_kit::error_chain;
 
+use crate::chain::Chain;
 use crate::error::ApiError;
 use crate::turn::Turn;
 
@@ -73,7 +74,12 @@ impl Answer {
 
 impl Reply {
     /// The response to the client. It drives the turn: to its end, or to its cancellation when dropped.
-    pub(crate) fn into_response(self, turn: Turn, expose_decision: bool) -> Response {
+    pub(crate) fn into_response(
+        self,
+        turn: Turn,
+        chain: Option<Chain>,
+        expose_decision: bool,
+    ) -> Response {
         let Self { head, first, rest } = self;
         let status = StatusCode::from_u16(head.status).unwrap_or(StatusCode::BAD_GATEWAY);
         let mut headers = HeaderMap::with_capacity(head.headers.len() + 4);
@@ -90,6 +96,7 @@ impl Reply {
         let media = headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
         let passage = Passage {
             turn,
+            chain: chain.filter(|_| status.is_success()),
             rest: stream::iter([Ok(first)]).chain(rest).boxed(),
             status,
             events: media.is_some_and(|it| it.starts_with("text/event-stream")),
@@ -105,6 +112,8 @@ impl Reply {
 /// An answer passing through.
 struct Passage {
     turn: Turn,
+    /// What is to be done for the turn that goes on with this answer.
+    chain: Option<Chain>,
     rest: CallStream,
     status: StatusCode,
     /// Whether it is a stream of events, in which an error can be told.
@@ -128,6 +137,9 @@ impl Passage {
             Some(Ok(Down::Chunk(chunk))) => {
                 if self.status.is_success() {
                     self.turn.first_chunk();
+                }
+                if let Some(chain) = &mut self.chain {
+                    chain.see(&chunk, &self.turn.decision).await;
                 }
                 Some(Ok(chunk))
             }

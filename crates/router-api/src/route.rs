@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::Request;
 use axum::response::{IntoResponse, Response};
 use contracts::rpc::CallEnd;
-use domain::{ConversationId, ModelName};
+use domain::ModelName;
 use http::HeaderMap;
 use routing::Status;
 
@@ -41,19 +41,13 @@ async fn serve(
     let fields = Fields::read(&held.bytes)?;
     let mut intake = Intake::read(replica, headers, fields.endpoint(), &fields)?;
     *model = Some(intake.model.clone());
-    if let Some(name) = fields.conversation() {
-        let id = ConversationId::new(&name).map_err(|error| ApiError::Invalid {
-            message: error.to_string(),
-            param: Some("conversation"),
-        })?;
-        intake.set_conversation(replica, id);
-    }
     let source = TokenSource::of(replica, &intake, fields.asked()?)?;
     let authorization = headers.get(http::header::AUTHORIZATION);
     let blocks = replica
         .blocks(source, &intake, &fields, &held.bytes, authorization)
         .await;
     let commit = fields.commit == Some(true);
+    replica.identify(&mut intake, &blocks, commit);
     let mut placing = Placing {
         replica,
         intake: &intake,

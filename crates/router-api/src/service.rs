@@ -27,7 +27,7 @@ use crate::metrics::Metrics;
 use crate::mind::{Ids, Mind};
 use crate::mismatch::MismatchWatch;
 use crate::replica::Replica;
-use crate::{admin, follow, presence, public};
+use crate::{admin, follow, identity, presence, public};
 
 /// How long peers and the affinity store may take to hear the last of it.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -118,6 +118,7 @@ impl RouterApi {
             mismatch: MismatchWatch::new(metrics.token_mismatch.clone()),
             metrics,
             tokenizer: Default::default(),
+            memory: Default::default(),
         };
         Ok(Self {
             listener,
@@ -206,6 +207,7 @@ fn background(
     ));
     tasks.spawn(follow::follow_incarnations(replica.clone(), bus.clone()));
     tasks.spawn(follow::follow_load(replica.clone(), bus.clone()));
+    tasks.spawn(identity::follow_bindings(replica.clone(), bus.clone()));
     tasks.spawn(follow::follow_peers(replica.clone(), bus.clone()));
     tasks.spawn(follow::publish(replica.clone(), bus.clone()));
     tasks.spawn(evidence::serve(replica.clone(), watches));

@@ -53,6 +53,10 @@ pub(crate) struct Fields<'a> {
     #[serde(borrow)]
     conversation: Option<&'a RawValue>,
     #[serde(borrow)]
+    previous_response_id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    prompt_cache_key: Option<&'a RawValue>,
+    #[serde(borrow)]
     conversation_params: Option<&'a RawValue>,
     #[serde(borrow)]
     session_id: Option<&'a RawValue>,
@@ -84,6 +88,9 @@ pub(crate) struct BodyTexts {
     nvext_session_control_session_id: Option<String>,
     session_params_id: Option<String>,
     session_params_session_id: Option<String>,
+    conversation: Option<String>,
+    previous_response_id: Option<String>,
+    prompt_cache_key: Option<String>,
 }
 
 impl<'a> Fields<'a> {
@@ -177,12 +184,6 @@ impl<'a> Fields<'a> {
         Tokens::new(bytes.div_ceil(BYTES_PER_TOKEN).max(1))
     }
 
-    /// The conversation as `/v1/route` takes it: a text, or an object with an `id`.
-    pub(crate) fn conversation(&self) -> Option<String> {
-        let raw = self.conversation?;
-        text(Some(raw)).or_else(|| field(Some(raw), &["id"]))
-    }
-
     /// The texts that may name the conversation.
     pub(crate) fn body_texts(&self) -> BodyTexts {
         BodyTexts {
@@ -195,6 +196,9 @@ impl<'a> Fields<'a> {
             nvext_session_control_session_id: field(self.nvext, &["session_control", "session_id"]),
             session_params_id: field(self.session_params, &["id"]),
             session_params_session_id: field(self.session_params, &["session_id"]),
+            conversation: text(self.conversation).or_else(|| field(self.conversation, &["id"])),
+            previous_response_id: text(self.previous_response_id),
+            prompt_cache_key: text(self.prompt_cache_key),
         }
     }
 }
@@ -210,6 +214,9 @@ impl BodyTexts {
             nvext_session_control_session_id: self.nvext_session_control_session_id.as_deref(),
             session_params_id: self.session_params_id.as_deref(),
             session_params_session_id: self.session_params_session_id.as_deref(),
+            conversation: self.conversation.as_deref(),
+            previous_response_id: self.previous_response_id.as_deref(),
+            prompt_cache_key: self.prompt_cache_key.as_deref(),
         }
     }
 }

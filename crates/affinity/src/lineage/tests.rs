@@ -1,0 +1,166 @@
+//! Turns without ids at several routers, against what they are known to belong to.
+
+use std::collections::BTreeMap;
+
+use domain::{BlockHash, sequence_hashes};
+use proptest::prelude::*;
+
+use super::*;
+
+fn kin() -> Kin {
+    Kin::of(&"t".parse().unwrap(), &"m".parse().unwrap())
+}
+
+/// What the store of bindings tells.
+fn bound(origin: Origin) -> ConversationKey {
+    ConversationKey {
+        tenant: "t".parse().unwrap(),
+        model: "m".parse().unwrap(),
+        conversation: origin.id(),
+    }
+}
+
+/// A prompt of `shared` blocks that all have and `own` blocks that only conversation `name` has.
+fn prompt(shared: u64, name: u64, own: u64) -> Vec<SequenceHash> {
+    let own = (0..own).map(|it| (name + 1) << 32 | it);
+    let blocks: Vec<_> = (0..shared).chain(own).map(BlockHash::new).collect();
+    sequence_hashes(&blocks)
+}
+
+fn turn(lineage: &mut Lineage, hashes: &[SequenceHash]) -> Option<Origin> {
+    let found = lineage.find(kin(), hashes, Timestamp::ZERO);
+    lineage.record(kin(), hashes, found, Timestamp::ZERO);
+    found
+}
+
+#[test]
+fn the_second_turn_is_found_and_all_that_follow() {
+    let mut lineage = Lineage::default();
+    assert_eq!(turn(&mut lineage, &prompt(0, 1, 4)), None);
+    let second = turn(&mut lineage, &prompt(0, 1, 7));
+    assert_eq!(second, Some(Origin(prompt(0, 1, 6)[5])));
+    assert_eq!(turn(&mut lineage, &prompt(0, 1, 7)), second, "sent again");
+    for blocks in [7, 8, 100, 101] {
+        assert_eq!(turn(&mut lineage, &prompt(0, 1, blocks)), second);
+    }
+    assert_eq!(turn(&mut lineage, &prompt(0, 2, 8)), None, "another one");
+}
+
+#[test]
+fn prompts_that_go_on_differently_from_one_end_are_different_conversations() {
+    let mut lineage = Lineage::default();
+    let end = prompt(4, 0, 0);
+    for _ in 0..3 {
+        assert_eq!(
+            turn(&mut lineage, &end),
+            None,
+            "the same prompt is no next turn"
+        );
+    }
+    let first = turn(&mut lineage, &prompt(4, 1, 3)).unwrap();
+    let second = turn(&mut lineage, &prompt(4, 2, 3)).unwrap();
+    assert_ne!(first, second);
+    assert_eq!(turn(&mut lineage, &prompt(4, 1, 6)), Some(first));
+    assert_eq!(turn(&mut lineage, &prompt(4, 2, 6)), Some(second));
+}
+
+#[test]
+fn an_end_within_what_all_begin_with_does_not_make_one_conversation_of_them() {
+    let mut lineage = Lineage::default();
+    assert_eq!(
+        turn(&mut lineage, &prompt(4, 0, 0)),
+        None,
+        "half of the system prompt"
+    );
+    let first = turn(&mut lineage, &prompt(8, 1, 2));
+    assert_eq!(first, Some(Origin(prompt(8, 0, 0)[5])));
+    for name in 2..10 {
+        assert_eq!(turn(&mut lineage, &prompt(8, name, 2)), None);
+        let second = turn(&mut lineage, &prompt(8, name, 5));
+        assert_eq!(second, Some(Origin(prompt(8, name, 4)[11])));
+    }
+    assert_eq!(turn(&mut lineage, &prompt(8, 1, 5)), first);
+}
+
+#[test]
+fn a_conversation_of_another_router_is_found_by_its_name() {
+    let (mut here, mut there) = (Lineage::default(), Lineage::default());
+    turn(&mut there, &prompt(0, 1, 4));
+    let origin = turn(&mut there, &prompt(0, 1, 8)).unwrap();
+    assert_eq!(here.find(kin(), &prompt(0, 1, 12), Timestamp::ZERO), None);
+    here.hear(&bound(origin), Timestamp::ZERO);
+    let other = ConversationKey {
+        model: "n".parse().unwrap(),
+        ..bound(origin)
+    };
+    here.hear(&other, Timestamp::ZERO);
+    let later = Timestamp::ZERO + PERIOD;
+    assert_eq!(
+        here.find(kin(), &prompt(0, 1, 12), Timestamp::ZERO),
+        Some(origin)
+    );
+    assert_eq!(here.find(kin(), &prompt(0, 2, 12), later), None);
+    let later = Timestamp::ZERO + PERIOD * 2;
+    assert_eq!(
+        here.find(kin(), &prompt(0, 1, 12), later),
+        None,
+        "forgotten"
+    );
+}
+
+#[test]
+fn only_its_own_ids_name_an_origin() {
+    let origin = Origin(SequenceHash::new(0xab));
+    assert_eq!(origin.id().as_str(), "lineage-00000000000000ab");
+    assert_eq!(Origin::of(&origin.id()), Some(origin));
+    for id in [
+        "lineage-",
+        "lineage-ab",
+        "lineage-00000000000000AB",
+        "lineage-+0000000000000ab",
+        "lineage-000000000000000ab",
+        "x",
+    ] {
+        assert_eq!(Origin::of(&id.parse().unwrap()), None, "{id}");
+    }
+}
+
+/// One turn: of which conversation, how many blocks it adds, and which router takes it.
+fn turns() -> impl Strategy<Value = (u64, Vec<(u64, u64, usize)>)> {
+    let turn = (0..6_u64, 0..6_u64, 0..3_usize);
+    (0..5_u64, proptest::collection::vec(turn, 1..80))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    /// Whoever takes a turn: what has a name keeps it, no two conversations share one, and a router that has
+    /// seen a turn two blocks shorter has a name for it.
+    #[test]
+    fn every_router_finds_what_any_has_named((shared, turns) in turns()) {
+        let mut routers = [Lineage::default(), Lineage::default(), Lineage::default()];
+        let mut lengths: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut ends: BTreeMap<(u64, usize), u64> = BTreeMap::new();
+        let mut names: BTreeMap<u64, Origin> = BTreeMap::new();
+        for (name, added, router) in turns {
+            let length = lengths.entry(name).or_default();
+            *length += added;
+            let found = turn(&mut routers[router], &prompt(shared, name, *length));
+            if let Some(known) = names.get(&name) {
+                prop_assert_eq!(found, Some(*known));
+            }
+            let end = ends.entry((name, router)).or_insert(*length);
+            if *end + 2 <= *length && 0 < shared + *end {
+                prop_assert!(found.is_some());
+            }
+            if let Some(origin) = found {
+                names.insert(name, origin);
+                for router in &mut routers {
+                    router.hear(&bound(origin), Timestamp::ZERO);
+                }
+            }
+        }
+        let distinct: std::collections::HashSet<_> = names.values().collect();
+        prop_assert_eq!(distinct.len(), names.len());
+    }
+}

@@ -1,0 +1,125 @@
+//! Which conversation a request belongs to, where that takes more than the request: what earlier ones were.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use affinity::{Binding, Claim, Correlations, Kin, Lineage, SourceKind};
+use bus::{Bus, Change};
+use contracts::topics;
+use domain::{Endpoint, SequenceHash, Tokens};
+
+use crate::follow::{follow_table, read};
+use crate::intake::{Blocks, Intake};
+use crate::replica::Replica;
+
+/// Tokens by which a chat template opens the answer, at most. The next turn's prompt need not have them: what
+/// opened a thought is left out where the thought is.
+const OPENING: Tokens = Tokens::new(8);
+/// Where a request's conversation was told, if nowhere.
+const NOWHERE: &str = "none";
+
+/// What is remembered of earlier requests.
+#[derive(Default)]
+pub(crate) struct Memory {
+    /// Guards both; held for one request.
+    past: Mutex<Past>,
+}
+
+#[derive(Default)]
+struct Past {
+    lineage: Lineage,
+    correlations: Correlations,
+}
+
+impl Memory {
+    fn lock(&self) -> MutexGuard<'_, Past> {
+        self.past.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Replica {
+    /// Finds the request's conversation, now that its blocks are known. With `record` the request counts as
+    /// one of those that later ones go on with.
+    pub(crate) fn identify(&self, intake: &mut Intake, blocks: &Blocks, record: bool) {
+        if intake.endpoint == Endpoint::Embeddings {
+            // It leaves nothing that a later turn could use.
+            return;
+        }
+        let source = self.settle(intake, lasting(blocks), record);
+        if record {
+            let source = source.map_or(NOWHERE, SourceKind::name);
+            self.metrics.sources.with_label_values(&[source]).inc();
+        }
+    }
+
+    /// Takes the first claim that holds, and tells which kind that was.
+    fn settle(
+        &self,
+        intake: &mut Intake,
+        hashes: &[SequenceHash],
+        record: bool,
+    ) -> Option<SourceKind> {
+        let now = self.clock.now();
+        let mut source = None;
+        for claim in std::mem::take(&mut intake.claims) {
+            match claim {
+                Claim::Named(named) => {
+                    intake.keeps_its_id = named.keeps_its_id();
+                    intake.conversation = Some(intake.key(self, named.id));
+                    return Some(named.source.kind);
+                }
+                Claim::Correlated(named) => {
+                    let key = intake.key(self, named.id);
+                    let correlations = &mut self.memory.lock().correlations;
+                    let proven = correlations.is_proven(&key, hashes, now);
+                    if record {
+                        correlations.record(&key, hashes, proven, now);
+                    }
+                    if proven {
+                        intake.conversation = Some(key);
+                        return Some(SourceKind::CorrelationId);
+                    }
+                }
+                Claim::Bucket(bucket) => {
+                    intake.bucket = Some(bucket);
+                    source = source.or(Some(SourceKind::PromptCacheKey));
+                }
+                Claim::Lineage => {
+                    let kin = Kin::of(&self.config.default_tenant, &intake.model);
+                    let lineage = &mut self.memory.lock().lineage;
+                    let origin = lineage.find(kin, hashes, now);
+                    if record {
+                        lineage.record(kin, hashes, origin, now);
+                    }
+                    if let Some(origin) = origin {
+                        intake.conversation = Some(intake.key(self, origin.id()));
+                        return Some(SourceKind::Lineage);
+                    }
+                }
+            }
+        }
+        source
+    }
+}
+
+/// The blocks of a prompt that its next turn will have too.
+fn lasting(blocks: &Blocks) -> &[SequenceHash] {
+    let Some((size, hashes)) = blocks.hashes.first() else {
+        return &[];
+    };
+    let lasting = blocks.isl.saturating_sub(OPENING).get() / u64::from(size.get());
+    let lasting = usize::try_from(lasting).unwrap_or(usize::MAX);
+    &hashes[..lasting.min(hashes.len())]
+}
+
+/// Hears of the conversations that any router has bound, for ever: what one has found by its lineage, all find.
+pub(crate) async fn follow_bindings(replica: Arc<Replica>, bus: Arc<dyn Bus>) {
+    let apply = |change: Change| {
+        if let Change::Put(_, entry) = change
+            && let Some(binding) = read::<Binding>(&replica, &topics::BINDINGS, &entry)
+        {
+            let now = replica.clock.now();
+            replica.memory.lock().lineage.hear(&binding.key, now);
+        }
+    };
+    follow_table(bus.as_ref(), &topics::BINDINGS, apply).await;
+}
