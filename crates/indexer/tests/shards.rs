@@ -67,11 +67,15 @@ async fn start_shard(world: &World, name: &str, shard: &str) -> Running {
     running
 }
 
-fn request(path: &[u64]) -> OverlapRequest {
+fn hashes(path: &[u64]) -> Vec<SequenceHash> {
     let blocks: Vec<BlockHash> = path.iter().copied().map(BlockHash::new).collect();
+    sequence_hashes(&blocks)
+}
+
+fn request(path: &[u64]) -> OverlapRequest {
     OverlapRequest {
         namespace: namespace(),
-        hashes: PrefixHashes::Dense(sequence_hashes(&blocks)),
+        hashes: PrefixHashes::Dense(hashes(path)),
         record: false,
     }
 }
@@ -137,6 +141,42 @@ async fn shards_answer_as_one_index_and_a_missing_one_is_unknown() {
     assert!(0 < unknown);
     let none = Shards::new(vec![Arc::new(Silent(None))], Duration::from_millis(1));
     let refused = none.overlap(request(&[1])).await.unwrap_err();
+    assert!(refused.is_retryable());
+}
+
+#[tokio::test]
+async fn a_prefix_is_located_on_whatever_shard_its_ranks_are() {
+    let (world, _) = World::new();
+    for rank in 0..8 {
+        let told = vec![stored(&[1, 2], 0)];
+        world
+            .append(batch(&target(&format!("w#1/{rank}")), 0, told))
+            .await;
+    }
+    let [even, odd] = [
+        start_shard(&world, "even", "0/2").await,
+        start_shard(&world, "odd", "1/2").await,
+    ];
+    let locate = |path: &[u64]| LocateRequest {
+        namespace: namespace(),
+        worker: target("w#1/0").worker,
+        epoch: target("w#1/0").epoch,
+        hashes: hashes(path).into(),
+        deadline: Duration::from_millis(20),
+    };
+    let both = Shards::new(vec![even.index.clone(), odd.index.clone()], DEADLINE);
+    let all: Vec<DpRank> = (0..8).map(DpRank::new).collect();
+    assert_eq!(both.locate(locate(&[1, 2])).await.unwrap(), all);
+    assert_eq!(both.locate(locate(&[2, 1])).await.unwrap(), []);
+
+    let silent: Arc<dyn Index> = Arc::new(Silent(None));
+    let half = Shards::new(vec![silent, odd.index.clone()], Duration::from_millis(50));
+    let found = half.locate(locate(&[1, 2])).await.unwrap();
+    let own = odd.digests().await.into_iter().map(|it| it.target.dp_rank);
+    assert_eq!(found, own.collect::<Vec<_>>());
+    assert!(!found.is_empty() && found.len() < 8);
+    // Somebody it could be with has not said.
+    let refused = half.locate(locate(&[2, 1])).await.unwrap_err();
     assert!(refused.is_retryable());
 }
 
@@ -284,8 +324,7 @@ async fn a_sample_of_a_request_is_answered_like_all_of_it() {
         .append(batch(&rank, 0, vec![stored(&path[..70], 0)]))
         .await;
     let running = world.start().await;
-    let blocks: Vec<BlockHash> = path.iter().copied().map(BlockHash::new).collect();
-    let dense: Vec<SequenceHash> = sequence_hashes(&blocks);
+    let dense = hashes(&path);
     let ask = async |blocks: usize, every: u32, record: bool| {
         let every = NonZeroU32::new(every).unwrap();
         let hashes = PrefixHashes::sparse(&dense[..blocks], every);

@@ -93,11 +93,16 @@ impl Index for Shards {
         OverlapAnswer::merge(answers).ok_or_else(none)
     }
 
-    /// Where a rank is found the other shards are asked once more, for what they hold at that moment.
+    /// Where a rank is found the other shards are asked once more, for what they hold at that moment. One that
+    /// is silent beyond the request's deadline is not waited for.
     async fn locate(&self, request: LocateRequest) -> Result<Vec<DpRank>, CallError> {
+        let patience = request.deadline.saturating_add(self.deadline);
         let ask = |(number, shard): (usize, &Arc<dyn Index>), request: &LocateRequest| {
             let (shard, request) = (shard.clone(), request.clone());
-            async move { (number, shard.locate(request).await) }
+            async move {
+                let located = timeout(patience, shard.locate(request)).await;
+                (number, located.unwrap_or_else(|_| Err(silent())))
+            }
         };
         let shards = || self.shards.iter().enumerate();
         let mut asked: FuturesUnordered<_> = shards().map(|it| ask(it, &request)).collect();
@@ -116,14 +121,10 @@ impl Index for Shards {
                 ..request.clone()
             };
             let others = shards().filter(|(number, _)| *number != found_by);
-            let others = join_all(others.map(|it| ask(it, &at_once)));
+            let others = others.map(|it| timeout(self.deadline, ask(it, &at_once)));
             // Found is found: one that is silent now takes nothing away.
-            if let Ok(others) = timeout(self.deadline, others).await {
-                ranks.extend(
-                    others
-                        .into_iter()
-                        .flat_map(|(_, it)| it.unwrap_or_default()),
-                );
+            for (_, also) in join_all(others).await.into_iter().flatten() {
+                ranks.extend(also.unwrap_or_default());
             }
             ranks.sort_unstable();
             ranks.dedup();
