@@ -7,7 +7,6 @@ use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use domain::Target;
 use serde_json::{Value, json};
 
 use crate::config::Config;
@@ -31,10 +30,7 @@ pub(crate) fn routes(replica: Arc<Replica>) -> Router {
 
 pub(crate) async fn workers(State(replica): State<Arc<Replica>>) -> Json<Value> {
     let router = replica.mind.lock();
-    let workers = router.workers().map(|worker| {
-        let epoch = router.epoch(&worker.id).unwrap_or(worker.epoch);
-        WorkerView::of(worker, epoch, router.prefill_rate(&worker.id))
-    });
+    let workers = router.workers().map(|it| WorkerView::of(&router, it));
     Json(json!({"workers": workers.collect::<Vec<_>>()}))
 }
 
@@ -42,16 +38,10 @@ async fn targets(State(replica): State<Arc<Replica>>) -> Json<Value> {
     let now = replica.clock.now();
     let router = replica.mind.lock();
     let targets = router.workers().flat_map(|worker| {
-        let epoch = router.epoch(&worker.id).unwrap_or(worker.epoch);
         let router = &router;
-        worker.ranks().map(move |dp_rank| {
-            let target = Target {
-                worker: worker.id.clone(),
-                epoch,
-                dp_rank,
-            };
-            TargetView::of(worker, &target, router.pending(&target, now))
-        })
+        worker
+            .ranks()
+            .map(move |dp_rank| TargetView::of(router, worker, dp_rank, now))
     });
     Json(json!({"targets": targets.collect::<Vec<_>>()}))
 }

@@ -57,6 +57,12 @@ pub(crate) enum ApiError {
         /// Why not.
         why: String,
     },
+    /// A service behind the router did not do what was asked of it.
+    #[error("{why}")]
+    Unavailable {
+        /// Which, and why not.
+        why: String,
+    },
     /// Engines were asked and none answered.
     #[error("no engine answered after {attempts} attempts: {why}")]
     Upstream {
@@ -108,7 +114,9 @@ impl ApiError {
             Self::Stalled { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::UnknownModel { .. } | Self::UnknownPath { .. } => StatusCode::NOT_FOUND,
             Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
-            Self::NoTarget { .. } | Self::Overloaded { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::NoTarget { .. } | Self::Unavailable { .. } | Self::Overloaded { .. } => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::Upstream { .. } => StatusCode::BAD_GATEWAY,
         }
     }
@@ -127,6 +135,7 @@ impl ApiError {
             Self::UnknownPath { .. } => ("invalid_request_error", None, Some("not_found")),
             Self::Method { .. } => ("invalid_request_error", None, Some("method_not_allowed")),
             Self::NoTarget { .. } => ("server_error", None, Some("no_target")),
+            Self::Unavailable { .. } => ("server_error", None, Some("unavailable")),
             Self::Upstream { .. } => ("server_error", None, Some("upstream_failed")),
             Self::Overloaded { .. } => ("server_error", None, Some("overloaded")),
         };
@@ -154,7 +163,10 @@ impl IntoResponse for ApiError {
         };
         set(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         match self {
-            Self::NoTarget { .. } | Self::Upstream { .. } | Self::Overloaded { .. } => {
+            Self::NoTarget { .. }
+            | Self::Unavailable { .. }
+            | Self::Upstream { .. }
+            | Self::Overloaded { .. } => {
                 set(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
             }
             Self::Invalid { .. }

@@ -1,10 +1,11 @@
 //! What others write on the bus, taken into the router's mind; and its own reservations, told to its peers.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bus::{Bus, BusError, Change, Delivered, Entry, Key, Record, Start, TableSpec, TopicSpec};
-use contracts::{Encoding, FleetEntry, LoadReport, ReservationBatch, topics};
+use contracts::{Drain, Encoding, FleetEntry, LoadReport, ReservationBatch, topics};
 use domain::{Incarnation, ReservationChange, ServiceInstance, ServiceKind, WorkerId};
 use futures::TryStreamExt;
 use futures::stream::{BoxStream, SelectAll, select_all};
@@ -63,6 +64,38 @@ pub(crate) async fn follow_incarnations(replica: Arc<Replica>, bus: Arc<dyn Bus>
         }
     };
     follow_table(bus.as_ref(), &topics::INCARNATIONS, apply).await;
+}
+
+/// Follows what operators drain, for ever.
+pub(crate) async fn follow_drains(
+    replica: Arc<Replica>,
+    bus: Arc<dyn Bus>,
+    caught_up: watch::Sender<bool>,
+) {
+    let table = &topics::DRAINS.table;
+    loop {
+        let followed = async {
+            let mut changes = bus.watch(table).await?;
+            // What is not there any more when a watch begins anew is not drained any more.
+            let mut drained = BTreeSet::new();
+            let mut is_whole = false;
+            while let Some(change) = changes.try_next().await? {
+                let of = |key: &Key| text_of(key).and_then(Drain::read_key);
+                match change {
+                    Change::Put(key, _) => drained.extend(of(&key)),
+                    Change::Deleted(key) => drained.retain(|it| Some(it) != of(&key).as_ref()),
+                    Change::CaughtUp => is_whole = true,
+                }
+                if is_whole {
+                    replica.mind.lock().set_drains(drained.clone());
+                    caught_up.send_replace(true);
+                }
+            }
+            Ok::<_, BusError>(())
+        };
+        let ended = followed.await;
+        again(table.0, ended).await;
+    }
 }
 
 /// Follows the engines' gauges, for ever.
@@ -155,7 +188,7 @@ fn batches(changes: &[ReservationChange]) -> impl Iterator<Item = &[ReservationC
 pub(crate) async fn expire(
     replica: Arc<Replica>,
     component: Component,
-    caught_up: watch::Receiver<bool>,
+    caught_up: [watch::Receiver<bool>; 2],
 ) {
     let mut ticks = interval(EXPIRE_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -163,7 +196,7 @@ pub(crate) async fn expire(
         ticks.tick().await;
         let now = replica.clock.now();
         replica.mind.lock().expire(now);
-        if !*caught_up.borrow() {
+        if caught_up.iter().any(|it| !*it.borrow()) {
             component.waiting("the fleet has not been read yet");
         } else if !replica.mind.any_serving(now) {
             component.waiting("no worker is ready");

@@ -1,9 +1,11 @@
 //! The router: OpenAI's API in front, and behind it the decision which rank of which engine serves.
 
 mod admin;
+mod bindings;
 mod body;
 mod chain;
 mod config;
+mod drain;
 mod error;
 mod evidence;
 mod follow;
@@ -19,6 +21,7 @@ mod openai;
 mod place;
 mod presence;
 mod public;
+mod query;
 mod replica;
 mod reply;
 mod route;

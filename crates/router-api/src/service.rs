@@ -27,7 +27,7 @@ use crate::metrics::Metrics;
 use crate::mind::{Ids, Mind};
 use crate::mismatch::MismatchWatch;
 use crate::replica::Replica;
-use crate::{admin, follow, identity, presence, public};
+use crate::{admin, bindings, drain, follow, identity, presence, public};
 
 /// How long peers and the affinity store may take to hear the last of it.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -61,6 +61,7 @@ pub enum BindError {
 pub struct Handle {
     address: SocketAddr,
     replica: Arc<Replica>,
+    bus: Arc<dyn Bus>,
 }
 
 impl Handle {
@@ -69,9 +70,12 @@ impl Handle {
         self.address
     }
 
-    /// Its part of the admin API: `/api/v1/{workers,targets,decisions,decisions/{id},waterfall,config}`.
+    /// Its part of the admin API: `/api/v1/{workers,targets,decisions,decisions/{id},waterfall,config}` to look,
+    /// `/api/v1/bindings` and `/api/v1/workers/{id}/drain|undrain` to act too.
     pub fn admin_routes(&self) -> axum::Router {
         admin::routes(self.replica.clone())
+            .merge(bindings::routes(self.replica.clone()))
+            .merge(drain::routes(self.replica.clone(), self.bus.clone()))
     }
 
     /// The waterfall of all requests it has seen the end of.
@@ -135,6 +139,7 @@ impl RouterApi {
         Handle {
             address: self.local_addr,
             replica: self.replica.clone(),
+            bus: self.bus.clone(),
         }
     }
 
@@ -198,12 +203,19 @@ fn background(
     watches: mpsc::Receiver<Watch>,
 ) -> JoinSet<()> {
     let component = replica.context.health.component("router");
-    let (caught_up, is_caught_up) = watch::channel(false);
+    let (fleet_read, fleet_is_read) = watch::channel(false);
+    let (drains_read, drains_are_read) = watch::channel(false);
+    let read = [fleet_is_read, drains_are_read];
     let mut tasks = JoinSet::new();
     tasks.spawn(follow::follow_fleet(
         replica.clone(),
         bus.clone(),
-        caught_up,
+        fleet_read,
+    ));
+    tasks.spawn(follow::follow_drains(
+        replica.clone(),
+        bus.clone(),
+        drains_read,
     ));
     tasks.spawn(follow::follow_incarnations(replica.clone(), bus.clone()));
     tasks.spawn(follow::follow_load(replica.clone(), bus.clone()));
@@ -213,7 +225,7 @@ fn background(
     tasks.spawn(evidence::serve(replica.clone(), watches));
     tasks.spawn(presence::announce(replica.clone(), bus.clone()));
     tasks.spawn(presence::show(replica.clone(), component.clone()));
-    tasks.spawn(follow::expire(replica.clone(), component, is_caught_up));
+    tasks.spawn(follow::expire(replica.clone(), component, read));
     tasks.spawn(store.renew(replica.leases.clone(), replica.instance.clone()));
     tasks
 }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use domain::{Endpoint, Epoch, KvEndpoints, Target, Tokens, Worker};
+use domain::{DpRank, Endpoint, KvEndpoints, Target, TargetState, Timestamp, Worker};
+use routing::Router;
 use serde::Serialize;
 
 use super::names;
@@ -26,6 +27,10 @@ pub(crate) struct WorkerView {
     /// How far its rank can be decided, by endpoint.
     rank_control: BTreeMap<&'static str, &'static str>,
     state: &'static str,
+    /// Whether an operator drains all of it.
+    drained: bool,
+    /// The ranks that an operator drains by themselves.
+    drained_ranks: Vec<u32>,
     lease_until_seconds: f64,
     prefill_tokens_per_second: f64,
 }
@@ -42,7 +47,17 @@ pub(crate) struct TargetView {
 }
 
 impl WorkerView {
-    pub(crate) fn of(worker: &Worker, epoch: Epoch, prefill_rate: f64) -> Self {
+    pub(crate) fn of(router: &Router, worker: &Worker) -> Self {
+        let epoch = router.epoch(&worker.id).unwrap_or(worker.epoch);
+        let drained = router.drained(&worker.id).cloned().unwrap_or_default();
+        let mut states = worker.ranks().map(|rank| router.state(worker, rank));
+        // Where no rank takes new conversations any more, neither does the worker.
+        let draining = states.all(|it| it == TargetState::Draining) && worker.dp_size > 0;
+        let state = if draining {
+            TargetState::Draining
+        } else {
+            worker.state
+        };
         Self {
             id: worker.id.to_string(),
             epoch: epoch.get(),
@@ -63,22 +78,29 @@ impl WorkerView {
                     (it.name(), names::rank_control(*control))
                 })
                 .collect(),
-            state: worker.state.name(),
+            state: state.name(),
+            drained: drained.whole,
+            drained_ranks: drained.ranks.iter().map(|it| it.get()).collect(),
             lease_until_seconds: worker.lease_until.as_secs_f64(),
-            prefill_tokens_per_second: prefill_rate,
+            prefill_tokens_per_second: router.prefill_rate(&worker.id),
         }
     }
 }
 
 impl TargetView {
-    pub(crate) fn of(worker: &Worker, target: &Target, pending: Tokens) -> Self {
+    pub(crate) fn of(router: &Router, worker: &Worker, dp_rank: DpRank, now: Timestamp) -> Self {
+        let target = Target {
+            worker: worker.id.clone(),
+            epoch: router.epoch(&worker.id).unwrap_or(worker.epoch),
+            dp_rank,
+        };
         Self {
             target: target.to_string(),
             worker: target.worker.to_string(),
             dp_rank: target.dp_rank.get(),
             model: worker.model.to_string(),
-            state: worker.state.name(),
-            pending_tokens: pending.get(),
+            state: router.state(worker, dp_rank).name(),
+            pending_tokens: router.pending(&target, now).get(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Names of variants in JSON. Part of the API: they outlive the variants' own.
 
-use affinity::{Evidence, MoveReason};
+use affinity::{Evidence, MoveReason, Owner};
 use domain::{EngineKind, RankControl};
 use placement::{Barred, Choice, Place};
 use routing::{BindingAction, Reason, Status};
@@ -74,6 +74,13 @@ pub(super) const fn status(status: Status) -> &'static str {
     }
 }
 
+pub(super) const fn owner(owner: Owner) -> &'static str {
+    match owner {
+        Owner::Router => "router",
+        Owner::Engine => "engine",
+    }
+}
+
 pub(super) const fn evidence(evidence: Evidence) -> &'static str {
     match evidence {
         Evidence::None => "none",
@@ -83,7 +90,7 @@ pub(super) const fn evidence(evidence: Evidence) -> &'static str {
     }
 }
 
-const fn moved(why: MoveReason) -> &'static str {
+pub(super) const fn moved(why: MoveReason) -> &'static str {
     match why {
         MoveReason::Fenced => "fenced",
         MoveReason::Gone => "gone",

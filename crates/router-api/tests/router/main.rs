@@ -9,6 +9,7 @@ mod dispatch;
 mod edges;
 mod engine;
 mod index;
+mod operator;
 mod passing;
 mod ranks;
 mod steering;

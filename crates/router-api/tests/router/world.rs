@@ -14,7 +14,7 @@ use service_kit::{CancellationToken, Clock, Context, Health};
 use tokio::task::JoinSet;
 use worker_adapter::{WorkerAdapter, WorkerConfig};
 
-use crate::client::Client;
+use crate::client::{Answer, Client};
 use crate::dispatch::Telling;
 use crate::engine::Engine;
 use crate::index::FakeIndex;
@@ -160,6 +160,15 @@ impl World {
 
     pub(crate) async fn admin(&self, path: &str) -> Value {
         self.admin.get(&format!("/api/v1/{path}")).await.json()
+    }
+
+    pub(crate) async fn admin_get(&self, path: &str) -> Answer {
+        self.admin.get(&format!("/api/v1/{path}")).await
+    }
+
+    pub(crate) async fn admin_post(&self, path: &str, body: &Value) -> Answer {
+        let path = format!("/api/v1/{path}");
+        self.admin.post(&path, &[], &body.to_string()).await
     }
 
     /// Polls until something is so.

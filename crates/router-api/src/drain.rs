@@ -1,0 +1,182 @@
+//! Draining workers and ranks, part of the admin API.
+//!
+//! What is drained stands in a table of its own and is followed by every router, so that it takes hold at all of them
+//! at once, and outlives them and the engine's adapter.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Path, State};
+use axum::routing::post;
+use axum::{Json, Router};
+use bus::{Bus, BusError, Expect, Key};
+use bytes::Bytes;
+use contracts::{Drain, Encoding as _, topics};
+use domain::{DpRank, WorkerId};
+use routing::Drained;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::bindings::operator;
+use crate::error::ApiError;
+use crate::replica::Replica;
+use crate::view::WorkerView;
+
+/// How long the answer waits for this router to follow what it has written.
+const FOLLOWED_WITHIN: Duration = Duration::from_secs(1);
+/// How often it looks meanwhile.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+#[derive(Clone)]
+struct Admin {
+    replica: Arc<Replica>,
+    bus: Arc<dyn Bus>,
+}
+
+pub(crate) fn routes(replica: Arc<Replica>, bus: Arc<dyn Bus>) -> Router {
+    Router::new()
+        .route("/api/v1/workers/{id}/drain", post(drain_worker))
+        .route("/api/v1/workers/{id}/undrain", post(undrain_worker))
+        .route("/api/v1/workers/{id}/ranks/{rank}/drain", post(drain_rank))
+        .route(
+            "/api/v1/workers/{id}/ranks/{rank}/undrain",
+            post(undrain_rank),
+        )
+        .with_state(Admin { replica, bus })
+}
+
+type Answer = Result<Json<Value>, ApiError>;
+
+async fn drain_worker(State(admin): State<Admin>, Path(id): Path<String>) -> Answer {
+    let (worker, dp_rank) = admin.known(&id, None)?;
+    admin.drain(worker, dp_rank).await
+}
+
+async fn drain_rank(
+    State(admin): State<Admin>,
+    Path((id, rank)): Path<(String, String)>,
+) -> Answer {
+    let (worker, dp_rank) = admin.known(&id, Some(&rank))?;
+    admin.drain(worker, dp_rank).await
+}
+
+async fn undrain_worker(State(admin): State<Admin>, Path(id): Path<String>) -> Answer {
+    let (worker, dp_rank) = admin.known(&id, None)?;
+    admin.undrain(worker, dp_rank).await
+}
+
+async fn undrain_rank(
+    State(admin): State<Admin>,
+    Path((id, rank)): Path<(String, String)>,
+) -> Answer {
+    let (worker, dp_rank) = admin.known(&id, Some(&rank))?;
+    admin.undrain(worker, dp_rank).await
+}
+
+impl Admin {
+    async fn drain(&self, worker: WorkerId, dp_rank: Option<DpRank>) -> Answer {
+        let entry = Drain {
+            worker: worker.clone(),
+            dp_rank,
+            actor: operator(),
+            since: self.replica.clock.now(),
+        };
+        self.put(&worker, dp_rank, Some(entry.to_bytes())).await?;
+        Ok(self.answer(&worker, dp_rank, true).await)
+    }
+
+    /// Ends the drain of a worker, and with it those of its ranks; or that of one rank.
+    async fn undrain(&self, worker: WorkerId, dp_rank: Option<DpRank>) -> Answer {
+        let drained = self.replica.mind.lock().drained(&worker).cloned();
+        let drained = drained.unwrap_or_default();
+        if dp_rank.is_some() && drained.whole {
+            let why =
+                format!("all of worker {worker} is drained: undrain it, and drain its other ranks");
+            return Err(ApiError::invalid(why));
+        }
+        let ranks = drained.ranks.into_iter().map(Some);
+        let ended = match dp_rank {
+            Some(_) => vec![dp_rank],
+            None => ranks.chain([None]).collect(),
+        };
+        for dp_rank in ended {
+            self.put(&worker, dp_rank, None).await?;
+        }
+        Ok(self.answer(&worker, dp_rank, false).await)
+    }
+
+    /// A worker that is registered or drained, and one of its ranks.
+    fn known(&self, id: &str, rank: Option<&str>) -> Result<(WorkerId, Option<DpRank>), ApiError> {
+        let router = self.replica.mind.lock();
+        let workers = || {
+            let ids: Vec<&str> = router.workers().map(|it| it.id.as_str()).collect();
+            ids.join(", ")
+        };
+        let id: Option<WorkerId> = id.parse().ok();
+        let known = id.filter(|it| router.worker(it).is_some() || router.drained(it).is_some());
+        let Some(worker) = known else {
+            let path = format!("such worker: choose one of {}", workers());
+            return Err(ApiError::UnknownPath { path });
+        };
+        let Some(text) = rank else {
+            return Ok((worker, None));
+        };
+        let rank = text.parse().ok().map(DpRank::new);
+        let owned = |rank: &DpRank| {
+            let registered = router.worker(&worker).is_some_and(|it| it.owns(*rank));
+            let drained = router.drained(&worker);
+            registered || drained.is_some_and(|it| it.ranks.contains(rank))
+        };
+        match rank.filter(owned) {
+            Some(rank) => Ok((worker, Some(rank))),
+            None => {
+                let path = format!("rank {text:?} of worker {worker}");
+                Err(ApiError::UnknownPath { path })
+            }
+        }
+    }
+
+    async fn put(
+        &self,
+        worker: &WorkerId,
+        dp_rank: Option<DpRank>,
+        value: Option<Bytes>,
+    ) -> Result<(), ApiError> {
+        let key = Key(Bytes::from(Drain::key(worker, dp_rank)));
+        let table = &topics::DRAINS.table;
+        let put = self.bus.put(table, key, value, Expect::Any).await;
+        let unavailable = |error: BusError| ApiError::Unavailable {
+            why: error.to_string(),
+        };
+        put.map(|_| ()).map_err(unavailable)
+    }
+
+    /// Answers once this router goes by what was written; peers follow it as fast.
+    async fn answer(
+        &self,
+        worker: &WorkerId,
+        dp_rank: Option<DpRank>,
+        drained: bool,
+    ) -> Json<Value> {
+        let deadline = Instant::now() + FOLLOWED_WITHIN;
+        loop {
+            if self.follows(worker, dp_rank, drained) || deadline < Instant::now() {
+                let router = self.replica.mind.lock();
+                let view = router.worker(worker).map(|it| WorkerView::of(&router, it));
+                return Json(json!({ "worker": view }));
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Whether this router goes by it that these are drained, or are not.
+    fn follows(&self, worker: &WorkerId, dp_rank: Option<DpRank>, drained: bool) -> bool {
+        let router = self.replica.mind.lock();
+        let known = router.drained(worker).cloned().unwrap_or_default();
+        match dp_rank {
+            Some(dp_rank) => known.covers(dp_rank) == drained,
+            None if drained => known.whole,
+            None => known == Drained::default(),
+        }
+    }
+}
