@@ -34,8 +34,10 @@ const SEED: u64 = 2026;
 const OPS: usize = 16;
 /// Records appended at once while the log is filled.
 const APPENDED: usize = 64;
-/// How often the service is asked whether it has come so far.
+/// How often the service is asked whether it is ready.
 const POLL: Duration = Duration::from_millis(2);
+/// How often it is asked how much it holds, which costs it work.
+const SELDOM: Duration = Duration::from_millis(500);
 /// How long what was applied may take to reach the disk.
 const SETTLE: Duration = Duration::from_secs(1);
 /// The pause between batches once all is filled.
@@ -90,7 +92,7 @@ impl Service {
         log.flush().await?;
         let all = fleet.memberships() as u64;
         running
-            .until(async |it| Ok(it.blocks().await? == all))
+            .until(SELDOM, async |it| Ok(it.blocks().await? == all))
             .await?;
         tokio::time::sleep(SETTLE).await;
         println!("level {}", log.bytes);
@@ -107,7 +109,7 @@ impl Service {
 
 async fn restart(running: Running) -> anyhow::Result<()> {
     running
-        .until(async |it| Ok(it.health.missing().is_empty()))
+        .until(POLL, async |it| Ok(it.health.missing().is_empty()))
         .await?;
     let digests = running.index.digests().await?;
     println!("ready {}", process_cpu().as_secs_f64());
@@ -152,10 +154,14 @@ impl Running {
         })
     }
 
-    async fn until(&self, came: impl AsyncFn(&Self) -> anyhow::Result<bool>) -> anyhow::Result<()> {
+    async fn until(
+        &self,
+        pause: Duration,
+        came: impl AsyncFn(&Self) -> anyhow::Result<bool>,
+    ) -> anyhow::Result<()> {
         while !came(self).await? {
             ensure!(!self.tasks.is_empty(), "the indexer has ended");
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(pause).await;
         }
         Ok(())
     }
