@@ -1,10 +1,11 @@
 //! Turns the KV events of every engine in `fleet` into the log. Token ids end here: what leaves is hashes.
 //!
-//! Each rank with an endpoint has a subscriber, which only reads its socket into a bounded queue, and a task
-//! that decides with `event-feed`, translates, appends, and keeps how far it came.
+//! Each rank with an endpoint has a subscriber, which only reads its socket into a bounded queue, or a part in the drain
+//! of its server, which asks for the events of all ranks; and a task that decides with `event-feed`, translates, appends, and keeps how far it came.
 
 mod claims;
 mod config;
+mod drain;
 mod epoch;
 mod findings;
 mod metrics;

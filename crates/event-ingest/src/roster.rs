@@ -168,10 +168,10 @@ impl Roster {
     fn want(&mut self, worker: Worker) {
         let id = worker.id.clone();
         match worker.kv_endpoints {
-            KvEndpoints::None | KvEndpoints::Drained(_) => {
+            KvEndpoints::None => {
                 self.wanted.remove(&id);
             }
-            KvEndpoints::Zmq(_) => {
+            KvEndpoints::Zmq(_) | KvEndpoints::Drained(_) => {
                 self.wanted.insert(id.clone(), worker);
             }
         }
@@ -205,6 +205,7 @@ impl Roster {
             kept: self.positions.of(&id),
             epoch: epoch.clone(),
             shared: self.shared.clone(),
+            clock: self.clock,
             resyncs: for_worker,
             first_attempt: self.first_attempt.clone(),
         };

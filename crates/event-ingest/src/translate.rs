@@ -127,7 +127,7 @@ impl Translator {
                 from: tier(&moved.from)?,
                 to: tier(&moved.to)?,
             })),
-            // It comes from engines whose events this service does not read: they have no sockets.
+            // It comes from engines whose events are drained, and a drain says from which tiers.
             Event::Gone { .. } => Err("gone"),
             Event::Cleared | Event::Created { .. } => {
                 self.salts = Salts::default();

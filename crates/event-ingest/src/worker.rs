@@ -1,13 +1,13 @@
-//! One worker's tasks: its incarnation, and a subscriber and a rank task for each endpoint.
+//! One worker's tasks: its incarnation, a rank task for each endpoint, and what reads for them.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
 use bus::Bus;
-use domain::{DpRank, Epoch, KvEndpoints, RankEndpoint, Worker};
+use domain::{DpRank, Epoch, KvEndpoints, RankEndpoint, Timestamp, Worker};
 use event_feed::Position;
-use service_kit::CancellationToken;
+use service_kit::{CancellationToken, Clock};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::task::{JoinError, JoinSet};
@@ -15,6 +15,7 @@ use tokio::time::sleep;
 
 use crate::claims::Claims;
 use crate::config::Config;
+use crate::drain::{self, Drain, Lane};
 use crate::epoch::{EpochError, RETRY, WorkerEpoch};
 use crate::findings::Findings;
 use crate::metrics::Metrics;
@@ -22,7 +23,7 @@ use crate::pages::{self, Geometry};
 use crate::positions::PositionReports;
 use crate::rank::{Parts, RankError, RankTask, Resync};
 use crate::shelf::Shelf;
-use crate::subscriber::{self, Subscriber};
+use crate::subscriber::{self, Intake, Subscriber};
 use crate::warnings::Warnings;
 
 /// Resyncs waiting for one rank: each indexer asks for a rank once at a time.
@@ -44,6 +45,7 @@ pub(crate) struct WorkerTask {
     pub(crate) kept: BTreeMap<DpRank, Position>,
     pub(crate) epoch: WorkerEpoch,
     pub(crate) shared: Shared,
+    pub(crate) clock: Clock,
     pub(crate) resyncs: mpsc::Receiver<Resync>,
     /// Dropped when all its ranks have been tried; none when readiness does not wait for them.
     pub(crate) first_attempt: Option<mpsc::Sender<Infallible>>,
@@ -80,20 +82,22 @@ impl WorkerTask {
         let Some(epoch_now) = self.first_epoch(&shutdown).await? else {
             return Ok(BTreeMap::new());
         };
-        let KvEndpoints::Zmq(endpoints) = self.worker.kv_endpoints.clone() else {
-            return Ok(BTreeMap::new());
+        let endpoints = match self.worker.kv_endpoints.clone() {
+            KvEndpoints::None => return Ok(BTreeMap::new()),
+            KvEndpoints::Zmq(endpoints) => endpoints,
+            KvEndpoints::Drained(url) => drain::endpoints(&self.worker, &url),
         };
         let _unread = self.shared.findings.unread(&self.worker, &endpoints);
         let kept = Arc::new(self.kept.clone());
         let claims = Claims::new(self.worker.clone());
-        let mut subscribers = JoinSet::new();
+        let mut intakes = Vec::new();
         let mut ranks = JoinSet::new();
         let mut rank_resyncs = Vec::new();
         for (socket, endpoint) in endpoints.into_iter().enumerate() {
             let (to, intake) = mpsc::channel(subscriber::QUEUE);
             let (resyncs, for_rank) = mpsc::channel(RESYNCS);
             rank_resyncs.push(resyncs);
-            subscribers.spawn(self.subscriber(&endpoint, to).run());
+            intakes.push((endpoint.clone(), to));
             let parts = Parts {
                 worker: self.worker.clone(),
                 socket,
@@ -114,7 +118,30 @@ impl WorkerTask {
             };
             ranks.spawn(RankTask::new(parts).run(shutdown.clone()));
         }
-        self.attend(rank_resyncs, ranks, subscribers).await
+        let readers = self.readers(intakes);
+        self.attend(rank_resyncs, ranks, readers).await
+    }
+
+    /// What reads the worker's events into the queues of its ranks.
+    fn readers(&self, intakes: Vec<(RankEndpoint, mpsc::Sender<Intake>)>) -> JoinSet<()> {
+        let mut readers = JoinSet::new();
+        if let KvEndpoints::Drained(url) = &self.worker.kv_endpoints {
+            let lane = |(endpoint, to): (RankEndpoint, _)| Lane {
+                dp_rank: endpoint.dp_rank,
+                to,
+                metrics: self.shared.metrics.of(&self.worker.id, endpoint.dp_rank),
+            };
+            let lanes = intakes.into_iter().map(lane).collect();
+            let last = self.kept.values().map(|position| position.engine_ts).max();
+            let last = last.unwrap_or(Timestamp::ZERO);
+            let drain = Drain::new(&self.worker, url.clone(), lanes, self.clock, last);
+            readers.spawn(drain.run());
+        } else {
+            for (endpoint, to) in intakes {
+                readers.spawn(self.subscriber(&endpoint, to).run());
+            }
+        }
+        readers
     }
 
     /// Passes on resyncs until all ranks have ended.
@@ -122,7 +149,7 @@ impl WorkerTask {
         mut self,
         rank_resyncs: Vec<mpsc::Sender<Resync>>,
         mut ranks: JoinSet<Result<Option<(DpRank, Position)>, RankError>>,
-        mut subscribers: JoinSet<()>,
+        mut readers: JoinSet<()>,
     ) -> Result<BTreeMap<DpRank, Position>, WorkerError> {
         // From here on only the ranks hold up readiness.
         drop(self.first_attempt);
@@ -134,8 +161,8 @@ impl WorkerTask {
                     Some(ended) => reached.extend(ended??),
                     None => return Ok(reached),
                 },
-                // They end with the rank they read for.
-                Some(ended) = subscribers.join_next() => ended?,
+                // They end with the ranks they read for.
+                Some(ended) = readers.join_next() => ended?,
                 Some(resync) = self.resyncs.recv() => {
                     for rank in &rank_resyncs {
                         if let Err(TrySendError::Full(_)) = rank.try_send(resync) {
@@ -148,11 +175,7 @@ impl WorkerTask {
         }
     }
 
-    fn subscriber(
-        &self,
-        endpoint: &RankEndpoint,
-        to: mpsc::Sender<subscriber::Intake>,
-    ) -> Subscriber {
+    fn subscriber(&self, endpoint: &RankEndpoint, to: mpsc::Sender<Intake>) -> Subscriber {
         Subscriber {
             endpoint: endpoint.clone(),
             to,
