@@ -7,14 +7,20 @@ use domain::Depths;
 /// A target is a *slot*, a small number that [`crate::Reader::target_of`] resolves.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
-    pub(crate) groups: Vec<Depths>,
-    /// `words` words a group.
-    pub(crate) bits: Vec<u64>,
-    pub(crate) words: usize,
+    pub(crate) found: Found,
     pub(crate) known: u32,
     /// The version of the targets that the slots mean.
     pub(crate) targets_version: u64,
     pub(crate) walk: Walk,
+}
+
+/// Groups of slots.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Found {
+    groups: Vec<Depths>,
+    /// `words` words a group.
+    bits: Vec<u64>,
+    pub(crate) words: usize,
 }
 
 /// Where a lookup stands.
@@ -51,8 +57,8 @@ impl Answer {
     /// The groups of slots and what each slot of a group holds, at least one block. No slot is in two
     /// groups; two groups may hold equally much. Bit `b` of word `w` is slot `64 * w + b`.
     pub fn groups(&self) -> impl ExactSizeIterator<Item = (Depths, &[u64])> {
-        let sets = self.bits.chunks_exact(self.words.max(1));
-        self.groups.iter().copied().zip(sets)
+        let sets = self.found.bits.chunks_exact(self.found.words.max(1));
+        self.found.groups.iter().copied().zip(sets)
     }
 
     /// Leading blocks of the request that the index knows, whether or not a target still holds them all.
@@ -62,12 +68,13 @@ impl Answer {
 
     /// The deepest group's depth in any tier.
     pub fn best(&self) -> u32 {
-        self.groups.iter().map(|it| it.disk).max().unwrap_or(0)
+        let groups = self.found.groups.iter();
+        groups.map(|it| it.disk).max().unwrap_or(0)
     }
 
     pub(crate) fn clear(&mut self) {
-        self.groups.clear();
-        self.bits.clear();
+        self.found.groups.clear();
+        self.found.bits.clear();
         self.known = 0;
         self.walk.slower.clear();
         self.walk.visited.clear();
@@ -75,23 +82,24 @@ impl Answer {
 
     /// Answers the slots that hold all that is known.
     pub(crate) fn finish(&mut self) {
-        let alive = std::mem::take(&mut self.walk.alive);
-        if 0 < self.known && alive.iter().any(|it| *it != 0) {
-            self.group(everywhere(self.known)).copy_from_slice(&alive);
+        let Self {
+            found, known, walk, ..
+        } = self;
+        if 0 < *known && walk.alive.iter().any(|it| *it != 0) {
+            found.group(everywhere(*known)).copy_from_slice(&walk.alive);
         }
-        self.walk.alive = alive;
-        let slower = std::mem::take(&mut self.walk.slower);
-        for it in &slower {
+        for it in &walk.slower {
             let depths = Depths {
                 gpu: it.gpu,
-                host: it.host.unwrap_or(self.known),
-                disk: self.known,
+                host: it.host.unwrap_or(*known),
+                disk: *known,
             };
-            self.add(depths, it.slot);
+            found.add(depths, it.slot);
         }
-        self.walk.slower = slower;
     }
+}
 
+impl Found {
     /// A new group, which has no slots yet.
     #[inline]
     pub(crate) fn group(&mut self, depths: Depths) -> &mut [u64] {

@@ -6,7 +6,7 @@
 
 use domain::{BlockHash, SequenceHash};
 
-use crate::answer::{Answer, Walk, everywhere};
+use crate::answer::{Answer, Found, Walk, everywhere};
 use crate::arena::{Line, WORDS, word};
 use crate::board::Board;
 use crate::request::{Request, Sparse};
@@ -135,22 +135,25 @@ impl Dense for &[BlockHash] {
 /// How many of the first of `wanted` are in `column`, a line at a time.
 #[inline]
 fn agreeing(column: &[Line], wanted: &[BlockHash]) -> usize {
-    let mut same = 0;
-    for (line, wanted) in column.iter().zip(wanted.chunks(WORDS)) {
-        let pairs = line.words().iter().zip(wanted);
-        let differing = pairs.fold(0, |all, (word, wanted)| {
-            all | (word.load(Ordering::Relaxed) ^ wanted.get())
-        });
+    let (whole, rest) = wanted.as_chunks::<WORDS>();
+    let differs =
+        |word: &AtomicU64, wanted: &BlockHash| word.load(Ordering::Relaxed) ^ wanted.get();
+    for ((line, wanted), place) in column.iter().zip(whole).zip(0..) {
+        let words = line.words();
+        let differing = (0..WORDS).fold(0, |all, it| all | differs(&words[it], &wanted[it]));
         if differing != 0 {
-            let mut pairs = line.words().iter().zip(wanted);
-            let differs = |(word, wanted): (&AtomicU64, &BlockHash)| {
-                word.load(Ordering::Relaxed) != wanted.get()
-            };
-            return same + pairs.position(differs).unwrap_or(0);
+            let same = (0..WORDS).position(|it| differs(&words[it], &wanted[it]) != 0);
+            return place * WORDS + same.unwrap_or(0);
         }
-        same += wanted.len();
     }
-    same
+    let same = whole.len() * WORDS;
+    let Some(line) = column.get(whole.len()) else {
+        return same;
+    };
+    let pairs = line.words().iter().zip(rest);
+    same + pairs
+        .take_while(|(word, wanted)| differs(word, wanted) == 0)
+        .count()
 }
 
 impl Board {
@@ -179,7 +182,7 @@ impl Board {
         answer.clear();
         answer.targets_version = seen;
         self.live(&mut answer.walk.alive)?;
-        answer.words = answer.walk.alive.len();
+        answer.found.words = answer.walk.alive.len();
         match request {
             Request::Sequences(hashes) => self.follow(key, hashes, answer)?,
             Request::Blocks(hashes) => self.follow(key, hashes, answer)?,
@@ -307,13 +310,12 @@ impl Board {
             return Ok(());
         }
         let entries = view.entries(&self.lines).ok_or(Conflict)?;
-        let words = answer.words;
-        let mut walk = std::mem::take(&mut answer.walk);
+        let Answer { found, walk, .. } = answer;
+        let words = found.words;
         walk.next.clear();
         walk.next.resize(words, 0);
         walk.seen.clear();
         walk.seen.resize(words, 0);
-        let mut passed = Ok(());
         for index in 0..view.prefixes {
             match entries.get(index) {
                 Entry::One { cut, slot } => {
@@ -325,7 +327,7 @@ impl Board {
                     if matched <= cut {
                         walk.next[at] |= bit;
                     } else {
-                        answer.add(everywhere(view.start + cut), slot);
+                        found.add(everywhere(view.start + cut), slot);
                     }
                 }
                 Entry::Many {
@@ -334,29 +336,24 @@ impl Board {
                     line,
                 } => {
                     let count = words.min(count as usize);
-                    let Some(lines) = self.lines.lines(line, count.div_ceil(WORDS)) else {
-                        passed = Err(Conflict);
-                        break;
-                    };
+                    let lines = self.lines.lines(line, count.div_ceil(WORDS));
+                    let lines = lines.ok_or(Conflict)?;
                     if matched <= cut {
-                        take_set(lines, count, &mut walk);
+                        take_set(lines, count, walk);
                     } else {
-                        end_set(lines, count, &mut walk, answer, view.start + cut);
+                        end_set(lines, count, walk, found, view.start + cut);
                     }
                 }
-                Entry::Part(_) => {
-                    passed = Err(Conflict);
-                    break;
-                }
+                Entry::Part(_) => return Err(Conflict),
             }
         }
         if 0 < view.parts || !walk.slower.is_empty() {
-            pass_slowly(view, entries, &self.lines, matched, &mut walk, answer);
+            pass_slowly(view, entries, &self.lines, matched, walk, found);
         }
         if 0 < view.start {
             let rest = |index: usize| walk.alive[index] & !walk.seen[index];
             if (0..words).any(|index| rest(index) != 0) {
-                let group = answer.group(everywhere(view.start));
+                let group = found.group(everywhere(view.start));
                 group
                     .iter_mut()
                     .enumerate()
@@ -364,8 +361,7 @@ impl Board {
             }
         }
         std::mem::swap(&mut walk.alive, &mut walk.next);
-        answer.walk = walk;
-        passed
+        Ok(())
     }
 }
 
@@ -381,12 +377,12 @@ fn take_set(lines: &[Line], count: usize, walk: &mut Walk) {
 
 /// Answers those of a set that are alive, whose hold ends at `depth`.
 #[inline]
-fn end_set(lines: &[Line], count: usize, walk: &mut Walk, answer: &mut Answer, depth: u32) {
+fn end_set(lines: &[Line], count: usize, walk: &mut Walk, found: &mut Found, depth: u32) {
     let set = |walk: &Walk, index: usize| word(lines, index) & walk.alive[index];
     if (0..count).all(|index| set(walk, index) == 0) {
         return;
     }
-    let group = answer.group(everywhere(depth));
+    let group = found.group(everywhere(depth));
     for (index, into) in group.iter_mut().enumerate().take(count) {
         let set = set(walk, index);
         walk.seen[index] |= set;

@@ -280,6 +280,8 @@ impl Forest {
         let view = self.view(run);
         let sequences = view.sequences(&board.lines).expect("the writer's own");
         let table = &self.domains.at(CANONICAL).table;
+        // A sequence hash is another block's too only in another namespace.
+        let alone = self.namespaces.len() == 1;
         for from in range.clone().step_by(TOUCHED) {
             let some = from..range.end.min(from + TOUCHED);
             let hash = |offset: usize| board.secrets.name(word(sequences, offset));
@@ -289,14 +291,17 @@ impl Forest {
             }
             for offset in some {
                 let name = word(sequences, offset);
-                let new = (hash(offset), place(run, offset));
+                let at = place(run, offset);
                 let is_same = |at: Place| {
                     let view = View::read(&board.runs.own(at.run, 1)[0]);
                     view.sequence(&board.lines, at.offset as usize) == Some(name)
                 };
-                let named =
-                    name != 0 && table.insert_unless(&board.lines, &mut self.lines, new, is_same);
-                if !named {
+                let lines = &mut self.lines;
+                if name == 0 {
+                    self.info[run as usize].unnamed.push(offset as u16);
+                } else if alone {
+                    table.insert(&board.lines, lines, hash(offset), at);
+                } else if !table.insert_unless(&board.lines, lines, (hash(offset), at), is_same) {
                     self.info[run as usize].unnamed.push(offset as u16);
                 }
             }

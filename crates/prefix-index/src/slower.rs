@@ -2,7 +2,7 @@
 
 use domain::Depths;
 
-use crate::answer::{Answer, Slower, Walk};
+use crate::answer::{Found, Slower, Walk};
 use crate::arena::{Arena, WORDS, word};
 use crate::run::{Entries, Entry, Part, View};
 
@@ -20,7 +20,7 @@ pub(crate) fn pass_slowly(
     arena: &Arena,
     matched: u32,
     walk: &mut Walk,
-    answer: &mut Answer,
+    found: &mut Found,
 ) {
     let before = std::mem::take(&mut walk.slower);
     let mut index = view.prefixes;
@@ -48,11 +48,11 @@ pub(crate) fn pass_slowly(
                     gpu: view.start + leads[0],
                     host: None,
                 };
-                go_on(slower, leads, (view.start, matched), walk, answer);
+                go_on(slower, leads, (view.start, matched), walk, found);
             }
         }
         if let Some(slower) = before.iter().find(|it| it.slot == first.slot) {
-            go_on(*slower, leads, (view.start, matched), walk, answer);
+            go_on(*slower, leads, (view.start, matched), walk, found);
         }
     }
     let is_part = |slot: u32| {
@@ -61,7 +61,7 @@ pub(crate) fn pass_slowly(
     };
     for slower in before.iter().filter(|it| !is_part(it.slot)) {
         let cut = prefix_of(view, entries, arena, slower.slot);
-        go_on(*slower, [cut; 3], (view.start, matched), walk, answer);
+        go_on(*slower, [cut; 3], (view.start, matched), walk, found);
     }
 }
 
@@ -79,7 +79,7 @@ fn go_on(
     leads: Leads,
     (start, matched): (u32, u32),
     walk: &mut Walk,
-    answer: &mut Answer,
+    found: &mut Found,
 ) {
     let host = match slower.host {
         Some(ended) => Some(ended),
@@ -96,7 +96,7 @@ fn go_on(
         host: host.unwrap_or(disk),
         disk,
     };
-    answer.add(depths, slower.slot);
+    found.add(depths, slower.slot);
 }
 
 fn prefix_of(view: &View, entries: Entries<'_>, arena: &Arena, slot: u32) -> u32 {

@@ -79,6 +79,19 @@ fn which(bucket: &Line, so: impl Fn(u64) -> bool) -> u32 {
     })
 }
 
+/// How many entries `bucket` has; they come first in it.
+#[inline]
+fn filled(bucket: &Line) -> usize {
+    let is_there = |slot: usize| usize::from(bucket.get(slot) != 0);
+    let mut count = 4 * is_there(3);
+    count += 2 * is_there(count + 1);
+    count += is_there(count);
+    if count == WORDS - 1 {
+        count += is_there(count);
+    }
+    count
+}
+
 impl Table {
     /// With `2^part_bits` parts, which grow each by itself.
     pub(crate) fn new(part_bits: u32) -> Self {
@@ -91,7 +104,7 @@ impl Table {
 
     #[inline]
     fn part(&self, hash: u64) -> (&Part, u64) {
-        let part = hash.checked_shr(64 - self.part_bits).unwrap_or(0);
+        let part = (hash >> 1) >> (63 - self.part_bits);
         let tag = (hash << self.part_bits) >> PLACE_BITS;
         (&self.parts[part as usize], tag)
     }
@@ -122,7 +135,7 @@ impl Table {
                     }
                     alike &= alike - 1;
                 }
-                if which(bucket, |entry| entry == 0) != 0 {
+                if bucket.get(WORDS - 1) == 0 {
                     break;
                 }
             }
@@ -149,8 +162,23 @@ impl Table {
     }
 
     /// Adds an entry. The writer's.
+    #[inline]
     pub(crate) fn insert(&self, arena: &Arena, space: &mut Space, hash: u64, place: Place) {
-        self.insert_unless(arena, space, (hash, place), |_| false);
+        let (part, tag) = self.part(hash);
+        let entry = (tag << PLACE_BITS) | place.bits();
+        let extent = part.extent.load(Ordering::Relaxed);
+        let lines = extent as u32 as usize;
+        let count = part.count.load(Ordering::Relaxed) + 1;
+        self.count.store(self.len() + 1, Ordering::Relaxed);
+        part.count.store(count, Ordering::Relaxed);
+        begin_write(&part.version);
+        let fits = lines != 0
+            && count * 5 <= (homes(lines) * WORDS * 4) as u64
+            && put(arena.own((extent >> 32) as u32, lines), entry);
+        if !fits {
+            while !put(part.grow(arena, space), entry) {}
+        }
+        end_write(&part.version);
     }
 
     /// Adds an entry unless there is one under the same hash that `is_same`. Whether it has. The writer's.
@@ -162,41 +190,12 @@ impl Table {
         (hash, place): (u64, Place),
         mut is_same: impl FnMut(Place) -> bool,
     ) -> bool {
-        let (part, tag) = self.part(hash);
-        let entry = (tag << PLACE_BITS) | place.bits();
-        let extent = part.extent.load(Ordering::Relaxed);
-        let count = part.count.load(Ordering::Relaxed) + 1;
-        let lines = extent as u32 as usize;
-        let mut free = None;
-        if lines != 0 {
-            let buckets = arena.own((extent >> 32) as u32, lines);
-            for bucket in &buckets[home(tag, homes(lines))..] {
-                let mut alike = which(bucket, |entry| self::tag(entry) == tag && entry != 0);
-                while alike != 0 {
-                    let there = bucket.get(alike.trailing_zeros() as usize);
-                    if is_same(Place::of(there)) {
-                        return false;
-                    }
-                    alike &= alike - 1;
-                }
-                let empty = which(bucket, |entry| entry == 0);
-                if empty != 0 {
-                    free = Some((bucket, empty.trailing_zeros() as usize));
-                    break;
-                }
-            }
+        let there = self.find(arena, hash, &mut is_same);
+        if there.is_ok_and(|it| it.is_none()) {
+            self.insert(arena, space, hash, place);
+            return true;
         }
-        self.count.store(self.len() + 1, Ordering::Relaxed);
-        part.count.store(count, Ordering::Relaxed);
-        begin_write(&part.version);
-        match free {
-            Some((bucket, slot)) if count * 5 <= (homes(lines) * WORDS * 4) as u64 => {
-                bucket.set(slot, entry);
-            }
-            _ => while !put(part.grow(arena, space), entry) {},
-        }
-        end_write(&part.version);
-        true
+        false
     }
 
     /// Removes an entry that was added. The writer's.
@@ -221,20 +220,21 @@ impl Table {
             return;
         };
         begin_write(&part.version);
-        // The last bucket that was full on the way gets the free slot.
+        // A full bucket that loses an entry takes one back that had to go on from there, and so on.
         loop {
-            let was_full = which(&lines[at], |entry| entry == 0) == 0;
-            lines[at].set(slot, 0);
-            let follower = if was_full {
-                follower(lines, at, homes)
-            } else {
-                None
+            let last = filled(&lines[at]) - 1;
+            let follower = match last + 1 {
+                WORDS => follower(lines, at, homes),
+                _ => None,
             };
-            let Some((next, next_slot)) = follower else {
-                break;
-            };
-            lines[at].set(slot, lines[next].get(next_slot));
-            (at, slot) = (next, next_slot);
+            if let Some((next, next_slot)) = follower {
+                lines[at].set(slot, lines[next].get(next_slot));
+                (at, slot) = (next, next_slot);
+                continue;
+            }
+            lines[at].set(slot, lines[at].get(last));
+            lines[at].set(last, 0);
+            break;
         }
         self.count.store(self.len() - 1, Ordering::Relaxed);
         let left = part.count.load(Ordering::Relaxed) - 1;
@@ -289,11 +289,12 @@ impl Part {
 }
 
 /// Puts `entry` into the first bucket from its home on that has a free slot. Whether there is one.
+#[inline]
 fn put(lines: &[Line], entry: u64) -> bool {
     for bucket in &lines[home(tag(entry), homes(lines.len()))..] {
-        let empty = which(bucket, |it| it == 0);
-        if empty != 0 {
-            bucket.set(empty.trailing_zeros() as usize, entry);
+        let count = filled(bucket);
+        if count < WORDS {
+            bucket.set(count, entry);
             return true;
         }
     }
@@ -307,7 +308,7 @@ fn follower(lines: &[Line], at: usize, homes: usize) -> Option<(usize, usize)> {
         if displaced != 0 {
             return Some((next, displaced.trailing_zeros() as usize));
         }
-        if which(bucket, |it| it == 0) != 0 {
+        if bucket.get(WORDS - 1) == 0 {
             return None;
         }
     }
