@@ -1,6 +1,7 @@
 //! The command line: words, flags and their help.
 
 mod fake_engine;
+mod operate;
 mod values;
 
 use std::net::SocketAddr;
@@ -13,6 +14,10 @@ use placement::Policy;
 use worker_adapter::EngineUrl;
 
 pub(crate) use self::fake_engine::FakeEngineArgs;
+pub(crate) use self::operate::{
+    BindingsArgs, BindingsCommand, DrainArgs, ExportArgs, FilterArgs, LookArgs, LookCommand,
+    MoveArgs,
+};
 pub(crate) use self::values::distinct;
 use self::values::{address, admin_url, decision_id, number, whole};
 use crate::failure::Failure;
@@ -58,6 +63,16 @@ enum Command {
     Explain(ExplainArgs),
     /// Look into the prefix index of a running `rankway up`
     Index(IndexArgs),
+    /// List, export or import the bindings of a running `rankway up`
+    Bindings(BindingsArgs),
+    /// List the workers of a running `rankway up`
+    Workers(LookArgs),
+    /// List the ranks of its workers
+    Targets(LookArgs),
+    /// Move a conversation: its next turn goes there
+    Move(MoveArgs),
+    /// Drain a worker or one of its ranks: no new conversations, and those it has go elsewhere at their next turn
+    Drain(DrainArgs),
     /// Check or show the settings that `up` would use
     Config(ConfigArgs),
 }
@@ -329,6 +344,11 @@ impl Cli {
             Command::Replay(args) => replay::run(args),
             Command::Explain(args) => explain::run(args),
             Command::Index(args) => index::run(args),
+            Command::Bindings(args) => crate::operate::bindings(args),
+            Command::Workers(args) => crate::operate::workers(args),
+            Command::Targets(args) => crate::operate::targets(args),
+            Command::Move(args) => crate::operate::reassign(args),
+            Command::Drain(args) => crate::operate::drain(args),
             Command::Config(args) => config::run(args),
         }
     }

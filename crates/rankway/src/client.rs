@@ -7,7 +7,7 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde::de::DeserializeOwned;
 
 use crate::cli::AdminArgs;
@@ -93,14 +93,36 @@ impl JsonClient {
         Ok(String::from_utf8_lossy(&body).into_owned())
     }
 
+    /// Asks for something to be done, and reads the answer as JSON.
+    pub(crate) async fn post<T: DeserializeOwned>(
+        &self,
+        url: &str,
+        body: &impl Serialize,
+    ) -> anyhow::Result<T> {
+        let request = Request::builder().method(Method::POST).uri(url);
+        let request = request.header(header::CONTENT_TYPE, "application/json");
+        let body = self.send(url, request, serde_json::to_vec(body)?).await?;
+        serde_json::from_slice(&body)
+            .with_context(|| format!("understand the answer of {url} ({})", self.peer.doubt()))
+    }
+
     async fn fetch(&self, url: &str, accept: &str) -> anyhow::Result<Bytes> {
-        let mut request = Request::builder().method(Method::GET).uri(url);
-        request = request.header(header::ACCEPT, accept);
+        let request = Request::builder().method(Method::GET).uri(url);
+        let request = request.header(header::ACCEPT, accept);
+        self.send(url, request, Vec::new()).await
+    }
+
+    async fn send(
+        &self,
+        url: &str,
+        mut request: http::request::Builder,
+        body: Vec<u8>,
+    ) -> anyhow::Result<Bytes> {
         if let Some(token) = &self.token {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
         let request = request
-            .body(Full::default())
+            .body(Full::from(body))
             .with_context(|| format!("{url:?} is no URL: write http://host:port"))?;
         let response = self.client.request(request).await;
         let response =

@@ -10,6 +10,7 @@ mod failure;
 mod fake_engine;
 mod index;
 mod index_api;
+mod operate;
 mod progress;
 mod replay;
 mod report;

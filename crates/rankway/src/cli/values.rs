@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
-use domain::DecisionId;
+use domain::{DecisionId, WorkerId};
 use http::Uri;
 use placement::Policy;
 
@@ -47,6 +47,18 @@ pub(super) fn decision_id(text: &str) -> Result<String, String> {
                 .to_owned(),
         ),
     }
+}
+
+/// A worker, or one of its ranks as `WORKER/RANK`.
+pub(crate) fn drained(text: &str) -> Result<(WorkerId, Option<u32>), String> {
+    let read = || {
+        let (worker, rank) = match text.split_once('/') {
+            Some((worker, rank)) => (worker, Some(rank.parse().ok()?)),
+            None => (text, None),
+        };
+        Some((worker.parse().ok()?, rank))
+    };
+    read().ok_or_else(|| "write WORKER or WORKER/RANK, such as w1/0".to_owned())
 }
 
 /// Where an admin API is.

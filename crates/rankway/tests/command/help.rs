@@ -10,11 +10,29 @@ const COMMANDS: &[&[&str]] = &[
     &["replay"],
     &["explain"],
     &["index", "verify"],
+    &["bindings", "ls"],
+    &["bindings", "export"],
+    &["bindings", "import"],
+    &["workers", "ls"],
+    &["targets", "ls"],
+    &["move"],
+    &["drain"],
     &["config", "check"],
     &["config", "show"],
 ];
 /// Values that have no default.
-const OPEN: &[&str] = &["--config", "--worker-urls", "--admin-token", "--limit"];
+const OPEN: &[&str] = &[
+    "--config",
+    "--worker-urls",
+    "--admin-token",
+    "--limit",
+    "--worker",
+    "--rank",
+    "--conversation",
+    "--state",
+    "--to",
+    "--model",
+];
 
 /// Each option with its text in one line.
 fn options(help: &str) -> Vec<String> {

@@ -11,6 +11,7 @@ mod fleet;
 mod help;
 mod http_client;
 mod mistake;
+mod operate;
 mod process;
 mod replay;
 mod settled;

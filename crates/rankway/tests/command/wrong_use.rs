@@ -55,6 +55,11 @@ async fn wrong_flags_and_words() {
             &["--admin-url", "http://host:port"],
         ),
         wrong("index verify --admin-url=", &["--admin-url"]),
+        wrong("drain w1/x", &["WORKER/RANK", "w1/0"]),
+        wrong("drain", &["required arguments"]),
+        wrong("move c", &["required arguments"]),
+        wrong("bindings ls --state open", &["--state", "confirmed"]),
+        wrong("bindings ls --limit 0", &["--limit", "1 or more"]),
     ];
     for mistake in table {
         mistake.check(&[]).await;
