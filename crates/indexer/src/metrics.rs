@@ -29,6 +29,8 @@ pub(crate) struct Metrics {
     pub(crate) store_bytes: IntCounterVec,
     /// Writes to the store that failed.
     pub(crate) store_failures: IntCounter,
+    /// Whether nothing is saved: 1 from when a store fails until a new one has everything.
+    pub(crate) store_degraded: IntGauge,
     /// Stores found unusable and moved aside.
     pub(crate) store_broken: IntCounter,
     /// Logs and tables that had to be opened again.
@@ -80,6 +82,10 @@ impl Metrics {
             store_failures: register(
                 registry,
                 IntCounter::with_opts(opts("store_failures_total", "Failed writes."))?,
+            )?,
+            store_degraded: register(
+                registry,
+                IntGauge::with_opts(opts("store_degraded", "1 while nothing is saved."))?,
             )?,
             store_broken: register(
                 registry,

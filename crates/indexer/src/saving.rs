@@ -287,6 +287,7 @@ impl Saving {
                 if store.is_complete() && !self.complete {
                     self.complete = true;
                     self.failures = 0;
+                    self.metrics.store_degraded.set(0);
                     self.health.finds(Vec::new());
                     info!("the index store has everything");
                 }
@@ -335,6 +336,7 @@ impl Saving {
 
     fn fail(&mut self, why: &StoreError, now: Timestamp) {
         self.metrics.store_failures.inc();
+        self.metrics.store_degraded.set(1);
         let pause = BEGIN_AFTER.saturating_mul(1 << self.failures.min(10));
         let pause = pause.min(MAX_BEGIN_AFTER);
         self.failures = self.failures.saturating_add(1);

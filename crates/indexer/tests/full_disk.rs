@@ -82,6 +82,8 @@ async fn a_full_disk_is_said_and_everything_is_saved_again_when_there_is_room() 
     assert!(said.contains("degraded: nothing is saved"), "{said}");
     assert!(said.contains("No space left on device"), "{said}");
     assert!(running.health.missing().is_empty());
+    let degraded = || running.metric("rankway_index_store_degraded", None);
+    assert_eq!(degraded(), 1.0);
     for _ in 0..10 {
         told.push(more(seq));
         world.append(more(seq)).await;
@@ -95,6 +97,7 @@ async fn a_full_disk_is_said_and_everything_is_saved_again_when_there_is_room() 
 
     fs::remove_file(filler).unwrap();
     until!("saved again", running.health.findings().is_empty());
+    assert_eq!(degraded(), 0.0);
     told.push(more(seq));
     world.append(more(seq)).await;
     until!(
