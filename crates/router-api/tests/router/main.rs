@@ -12,6 +12,7 @@ mod index;
 mod operator;
 mod passing;
 mod ranks;
+mod sources;
 mod steering;
 mod world;
 
