@@ -58,7 +58,7 @@ async fn wrong_flags_and_words() {
         wrong("drain w1/x", &["WORKER/RANK", "w1/0"]),
         wrong("drain", &["required arguments"]),
         wrong("move c", &["required arguments"]),
-        wrong("bindings ls --state open", &["--state", "confirmed"]),
+        wrong("bindings ls --state open", &["--state", "'open'"]),
         wrong("bindings ls --limit 0", &["--limit", "1 or more"]),
     ];
     for mistake in table {
