@@ -345,7 +345,7 @@ impl Writer {
     }
 
     fn claims(&self, target: &Target) -> Option<Claims> {
-        self.answers.read().index.rank(target).map(|it| it.claims)
+        self.answers.read().index.claims(target)
     }
 
     fn apply(&mut self, target: &Target, ops: Vec<KvOp>) {
