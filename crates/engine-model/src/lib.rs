@@ -15,9 +15,12 @@
 //! With [`Cache::Radix`] the last two are SGLang's: a content lies in one block, blocks of an answer are
 //! announced with its last token, and a cleared cache at once.
 //!
+//! Apart from the ranks, [`ConversationRouter`] places requests as a TensorRT-LLM that keeps conversations does.
+//!
 //! What it leaves out: sampling, token ids, groups of layers, host tiers, and the wire.
 
 mod config;
+mod conversations;
 mod effect;
 mod engine;
 mod pool;
@@ -25,6 +28,7 @@ mod rank;
 mod request;
 
 pub use config::{Cache, Config, StepTime};
+pub use conversations::{Active, Beginning, ConversationRouter, ConversationRules, Turn};
 pub use effect::{Effect, Pass};
 pub use engine::{Engine, InvalidEngine, RankInUse};
 pub use rank::RankStatus;
