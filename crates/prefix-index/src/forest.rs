@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::arena::{Space, WORDS, rounded, set_word, word};
 use crate::board::Board;
-use crate::holders::List;
+use crate::list::List;
 use crate::namespaces::Namespaces;
 use crate::naming::{Column, Domains};
 use crate::request::Sparse;

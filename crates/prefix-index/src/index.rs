@@ -7,12 +7,13 @@ use std::sync::PoisonError;
 use domain::{Epoch, KvOp, Namespace, StoredBlocks, Target, WorkerId};
 
 use crate::board::Directory;
+use crate::chain::{Chain, Under, name_of};
 use crate::forest::Forest;
 use crate::hashing::Folding;
 use crate::holders::Hold;
 use crate::rank::Rank;
 use crate::sync::{Ordering, begin_write, end_write};
-use crate::work::{Chain, Under, Work, name_of};
+use crate::work::Work;
 use crate::{Overlap, Reader, Request};
 
 /// How many blocks of targets let go are swept with each operation, and with each block of it. More than one

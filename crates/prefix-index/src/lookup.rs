@@ -17,7 +17,7 @@ use crate::sync::{AtomicU64, Conflict, Ordering, begin_read, end_read, is_still,
 /// How often a lookup is made again before the reader asks the writer to wait.
 const ATTEMPTS: usize = if cfg!(all(loom, test)) { 10_000 } else { 16 };
 /// Blocks compared one after the other where a chain parts from a run; a longer stretch is halved first.
-const COMPARED: usize = 512;
+const COMPARED: usize = 64;
 
 /// One way to name the blocks of a request densely.
 pub(crate) trait Dense: Copy {

@@ -259,13 +259,13 @@ impl Table {
 }
 
 impl Part {
-    /// Moves the entries to a quarter more lines.
+    /// Moves the entries to a third more lines.
     fn grow<'a>(&self, arena: &'a Arena, space: &mut Space) -> &'a [Line] {
         let old = self.extent.load(Ordering::Relaxed);
         let old_lines = old as u32 as usize;
         let mut lines = old_lines;
         loop {
-            lines = rounded((lines + lines / 4 + 1).max(2));
+            lines = rounded((lines + lines / 3 + 1).max(2));
             let first = space.take(arena, lines);
             let new = arena.own(first, lines);
             for bucket in new {

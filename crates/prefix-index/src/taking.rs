@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use domain::{BlockHash, EngineHash, Target, Tier};
 
 use crate::arena::word;
+use crate::chain::{Chain, Under, name_of};
 use crate::forest::{Forest, place};
 use crate::rank::{ALL_TIERS, OddName};
 use crate::run::NO_RUN;
 use crate::table::Place;
-use crate::work::{Chain, Under, Work, name_of};
+use crate::work::Work;
 use crate::{Copies, HeldBlock, PrefixIndex, RankSnapshot, RestoreError};
 
 impl PrefixIndex {

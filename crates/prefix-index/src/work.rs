@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use domain::{BlockHash, EngineHash, SequenceHash, StoredBlocks, Tier};
-use xxhash_rust::xxh3::xxh3_64;
+use domain::{BlockHash, SequenceHash, StoredBlocks, Tier};
 
+use crate::chain::{Chain, Under, name_of};
 use crate::forest::{Forest, NewBlocks, place};
 use crate::holders::Hold;
 use crate::naming::CANONICAL;
-use crate::rank::{OddName, Rank, nth};
+use crate::rank::Rank;
 use crate::run::{MAX_BLOCKS, NO_RUN, Tiers, View, WHOLE};
 use crate::table::Place;
 use crate::{Applied, Claims};
@@ -17,63 +17,6 @@ use crate::{Applied, Claims};
 pub(crate) struct Work<'a> {
     pub(crate) forest: &'a mut Forest,
     pub(crate) rank: &'a mut Rank,
-}
-
-/// A chain to be stored, as plain numbers.
-#[derive(Debug, Default)]
-pub(crate) struct Chain {
-    pub(crate) blocks: Vec<u64>,
-    pub(crate) names: Vec<u64>,
-    /// From the first new block on.
-    sequences: Vec<u64>,
-    /// Where it was stored, and how many blocks in each place.
-    pub(crate) stretches: Vec<(Place, usize)>,
-}
-
-/// Under what a chain is stored.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Under {
-    pub(crate) namespace: u32,
-    pub(crate) group: u32,
-    pub(crate) tier: Tier,
-}
-
-/// A name as a number: a text or digest is known by its xxh3-64.
-pub(crate) fn name_of(engine_hash: &EngineHash) -> u64 {
-    match engine_hash {
-        EngineHash::Int(name) => *name,
-        EngineHash::Bytes(bytes) => xxh3_64(bytes),
-    }
-}
-
-impl Chain {
-    /// Takes in an operation's blocks.
-    pub(crate) fn read(&mut self, stored: &StoredBlocks) {
-        self.blocks.clear();
-        self.names.clear();
-        self.blocks
-            .extend(stored.blocks.iter().map(|it| it.block_hash.get()));
-        self.names
-            .extend(stored.blocks.iter().map(|it| name_of(&it.engine_hash)));
-    }
-
-    /// Takes in names alone.
-    pub(crate) fn read_names(&mut self, engine_hashes: &[EngineHash]) {
-        self.names.clear();
-        self.names.extend(engine_hashes.iter().map(name_of));
-    }
-
-    /// Chains the sequence hashes of the blocks from `from` on behind `parent`.
-    fn sequence(&mut self, from: usize, parent: Option<u64>) {
-        self.sequences.clear();
-        let mut last = parent.map(SequenceHash::new);
-        for block in &self.blocks[from..] {
-            let block = BlockHash::new(*block);
-            let next = last.map_or_else(|| SequenceHash::root(block), |it| it.extend(block));
-            self.sequences.push(next.get());
-            last = Some(next);
-        }
-    }
 }
 
 impl Work<'_> {
@@ -92,7 +35,7 @@ impl Work<'_> {
         held.then_some(at)
     }
 
-    fn tiers_of(&self, at: Place) -> Tiers {
+    pub(crate) fn tiers_of(&self, at: Place) -> Tiers {
         let view = self.forest.view(at.run);
         self.forest
             .tiers_of(&view, self.rank.slot, at.offset as usize)
@@ -216,21 +159,16 @@ impl Work<'_> {
             .count()
     }
 
-    /// Makes room for `new` behind `last`: in its run if that ends there and belongs to this target alone,
-    /// otherwise in a run of their own. Answers where the first is, and how many found room.
+    /// Makes room for `new` behind `last`: in its run if that ends there, otherwise in a run of their own.
+    /// Answers where the first is, and how many found room.
     fn grow(&mut self, last: Option<Place>, new: NewBlocks<'_>, under: Under) -> (Place, usize) {
         if let Some(last) = last {
             let view = self.forest.view(last.run);
             let ends = last.offset as usize + 1 == view.len;
-            if ends && view.len < MAX_BLOCKS && !self.forest.others_hold_all(&view, self.rank.slot)
-            {
+            if ends && view.len < MAX_BLOCKS {
                 // Who holds all of a run holds in GPU memory what it grows by.
-                if under.tier != Tier::Gpu
-                    && self.forest.hold_of(&view, self.rank.slot) == Hold::Prefix(WHOLE)
-                {
-                    let slot = self.rank.slot;
-                    let hold = Hold::Prefix(view.len as u32);
-                    self.forest.set_hold(last.run, slot, hold);
+                if under.tier != Tier::Gpu || self.forest.others_hold_all(&view, self.rank.slot) {
+                    self.forest.end_holds(last.run);
                 }
                 let count = self.forest.append(last.run, new);
                 return (place(last.run, view.len), count);
@@ -356,101 +294,6 @@ impl Work<'_> {
         self.cover(run, range, Tiers::of(tier));
     }
 
-    /// Stores one block under one more name or once more, where the target had it in `had`.
-    fn store_one(&mut self, at: Place, had: Tiers, name: u64, under: Under) -> Applied {
-        self.store_copies(at, had, (under.group, name), (under.tier, 1))
-    }
-
-    /// As [`Self::store_one`], `copies` times, at least once.
-    pub(crate) fn store_copies(
-        &mut self,
-        at: Place,
-        had: Tiers,
-        (group, name): (u32, u64),
-        (tier, copies): (Tier, u32),
-    ) -> Applied {
-        let first = u64::from(!had.has(tier));
-        let mut applied = Applied {
-            stored: first,
-            duplicates: u64::from(copies) - first,
-            ..Applied::default()
-        };
-        let old = self.resolve_other(at, group, name);
-        let old_names = old.map(|old| (old, self.take_names(old, self.tiers_of(old))));
-        let mut names = self.take_names(at, had);
-        let known = names
-            .iter()
-            .position(|it| (it.group, it.name) == (group, name));
-        let index = known.unwrap_or_else(|| {
-            names.push(OddName {
-                group,
-                name,
-                copies: [0; 3],
-            });
-            names.len() - 1
-        });
-        let count = &mut names[index].copies[nth(tier)];
-        *count = count.saturating_add(copies);
-        self.put_names(at, had, names);
-        // Given up last, so that a namespace with this one block is not given up in between.
-        if let Some((old, mut names)) = old_names {
-            applied.renamed = 1;
-            names.retain(|it| (it.group, it.name) != (group, name));
-            self.put_names(old, self.tiers_of(old), names);
-        }
-        applied
-    }
-
-    /// Another block than the one at `at` that the target calls so.
-    fn resolve_other(&self, at: Place, group: u32, name: u64) -> Option<Place> {
-        self.resolve(group, name).filter(|old| *old != at)
-    }
-
-    /// Takes the names of a block that the target has in `had` out of those it keeps.
-    fn take_names(&mut self, at: Place, had: Tiers) -> Vec<OddName> {
-        if let Some(names) = self.rank.odd.take(at) {
-            return names;
-        }
-        if had == Tiers::NONE {
-            return Vec::new();
-        }
-        let domain = self.rank.domain.expect("chosen before its first block");
-        let name = self.forest.usual_name(domain, at);
-        vec![OddName::usual(
-            name.expect("a block that is not odd has its usual name"),
-            had,
-        )]
-    }
-
-    /// Makes `names` all the names of a block that the target had in `had`.
-    fn put_names(&mut self, at: Place, had: Tiers, names: Vec<OddName>) {
-        let domain = self.rank.domain.expect("chosen before its first block");
-        let tiers = names
-            .iter()
-            .fold(Tiers::NONE, |all, it| Tiers(all.0 | it.tiers().0));
-        let offset = at.offset as usize;
-        if tiers != Tiers::NONE && domain == CANONICAL && had == Tiers::NONE {
-            self.forest.name_canonically(at.run, offset..offset + 1);
-        }
-        let is_usual = match names[..] {
-            [it] if it == OddName::usual(it.name, tiers) => {
-                if domain != CANONICAL && self.forest.usual_name(domain, at).is_none() {
-                    self.forest.name_as(domain, at, &[it.name]);
-                }
-                self.forest.usual_name(domain, at) == Some(it.name)
-            }
-            _ => names.is_empty(),
-        };
-        if !is_usual {
-            self.rank.odd.put(at, names);
-        }
-        if self.tiers_of(at) != tiers {
-            self.cover(at.run, offset..offset + 1, tiers);
-        } else if had == Tiers::NONE && tiers != Tiers::NONE {
-            self.rank.blocks += 1;
-        }
-    }
-
     /// Makes the target hold `range` of `run` in exactly `tiers`, and lets go of what nobody holds then.
     pub(crate) fn cover(&mut self, run: u32, range: Range<usize>, tiers: Tiers) {
         let covered = self.forest.cover(run, self.rank.slot, range.clone(), tiers);
@@ -552,32 +395,6 @@ impl Work<'_> {
         }
         self.cover(at.run, first..first + count, left);
         count
-    }
-
-    fn take_one(
-        &mut self,
-        at: Place,
-        (group, name): (u32, u64),
-        from: Tier,
-        to: Option<Tier>,
-    ) -> Option<()> {
-        let had = self.tiers_of(at);
-        let mut names = self.take_names(at, had);
-        let found = names
-            .iter()
-            .position(|it| (it.group, it.name) == (group, name) && it.copies[nth(from)] != 0);
-        if let Some(index) = found {
-            let copies = &mut names[index].copies;
-            copies[nth(from)] -= 1;
-            if let Some(to) = to {
-                copies[nth(to)] = copies[nth(to)].saturating_add(1);
-            }
-            if names[index].tiers() == Tiers::NONE {
-                names.remove(index);
-            }
-        }
-        self.put_names(at, had, names);
-        found.map(|_| ())
     }
 
     /// Chooses whose names the target uses, by its first block behind `last`, which may be known.
