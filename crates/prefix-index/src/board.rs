@@ -1,7 +1,7 @@
 //! What the writer and its readers both see.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 use domain::{Namespace, Target};
 
@@ -42,7 +42,7 @@ pub(crate) struct Targets {
     /// First line (high half) and number of words of the set of slots in use.
     pub(crate) live: AtomicU64,
     /// The names as of a version.
-    pub(crate) directory: RwLock<Arc<Directory>>,
+    pub(crate) directory: RwLock<Directory>,
 }
 
 /// The targets of the slots.
@@ -51,8 +51,33 @@ pub(crate) struct Directory {
     /// The version of [`Targets`] that it belongs to.
     pub(crate) version: u64,
     pub(crate) targets: Vec<Option<Target>>,
-    /// For each slot, its target's place in ascending order.
-    pub(crate) order: Vec<u32>,
+    /// For each slot, its target's place in ascending order; found out when it is first asked for.
+    order: OnceLock<Vec<u32>>,
+}
+
+impl Directory {
+    pub(crate) fn order(&self) -> &[u32] {
+        self.order.get_or_init(|| {
+            let mut slots: Vec<usize> = (0..self.targets.len()).collect();
+            slots.sort_unstable_by_key(|slot| self.targets[*slot].as_ref());
+            let mut order = vec![0; slots.len()];
+            for (place, slot) in slots.into_iter().enumerate() {
+                order[slot] = place as u32;
+            }
+            order
+        })
+    }
+
+    /// Makes `slot` mean `target`, or nobody, as of `version`.
+    pub(crate) fn set(&mut self, version: u64, slot: u32, target: Option<Target>) {
+        self.version = version;
+        self.order = OnceLock::new();
+        let slot = slot as usize;
+        if self.targets.len() <= slot {
+            self.targets.resize(slot + 1, None);
+        }
+        self.targets[slot] = target;
+    }
 }
 
 /// What keeps others from choosing hashes that fall on the same slots of a table.
@@ -205,9 +230,9 @@ impl Board {
         set_word(lines, index, if live { old | bit } else { old & !bit });
     }
 
-    pub(crate) fn directory(&self) -> Arc<Directory> {
+    pub(crate) fn directory(&self) -> RwLockReadGuard<'_, Directory> {
         let directory = self.targets.directory.read();
-        directory.unwrap_or_else(PoisonError::into_inner).clone()
+        directory.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until the writer lets this reader have its turn, and keeps it off until the answer is dropped.

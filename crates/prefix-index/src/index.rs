@@ -6,7 +6,6 @@ use std::sync::PoisonError;
 
 use domain::{Epoch, KvOp, Namespace, StoredBlocks, Target, WorkerId};
 
-use crate::board::Directory;
 use crate::chain::{Chain, Under, name_of};
 use crate::forest::Forest;
 use crate::hashing::Folding;
@@ -210,7 +209,7 @@ impl PrefixIndex {
         ended.sort_unstable();
         let ranks = ended.iter().filter_map(|it| self.ranks.remove(it));
         let ranks: Vec<Rank> = ranks.collect();
-        self.retire(ranks);
+        self.retire(ranks, None);
         ended
     }
 
@@ -227,7 +226,7 @@ impl PrefixIndex {
     /// Lets go of `target` as if it had never spoken. Its blocks leave the answers at once.
     pub fn forget(&mut self, target: &Target) {
         if let Some(rank) = self.ranks.remove(target) {
-            self.retire(vec![rank]);
+            self.retire(vec![rank], None);
         }
     }
 
@@ -344,7 +343,7 @@ impl PrefixIndex {
         if !self.ranks.contains_key(target) {
             let slot = self.new_slot();
             self.ranks.insert(target.clone(), Rank::new(slot));
-            self.publish(&[], &[slot]);
+            self.publish(&[], Some((slot, target)));
         }
         Ok(())
     }
@@ -375,7 +374,7 @@ impl PrefixIndex {
             if let Some(domain) = old.domain {
                 self.forest.domains.join(domain, slot);
             }
-            self.retire(vec![old]);
+            self.retire(vec![old], Some((slot, target)));
         }
         Applied::default()
     }
@@ -387,8 +386,8 @@ impl PrefixIndex {
         })
     }
 
-    /// Takes `ranks`, which no target has any more, out of the answers.
-    fn retire(&mut self, ranks: Vec<Rank>) {
+    /// Takes `ranks`, which no target has any more, out of the answers, and a target's new slot in.
+    fn retire(&mut self, ranks: Vec<Rank>, come: Option<(u32, &Target)>) {
         let gone: Vec<u32> = ranks.iter().map(|it| it.slot).collect();
         for rank in ranks {
             self.retired.push_back(Retired {
@@ -397,35 +396,30 @@ impl PrefixIndex {
                 runs: rank.runs,
             });
         }
-        let come: Vec<u32> = self.ranks.values().map(|it| it.slot).collect();
-        self.publish(&gone, &come);
+        self.publish(&gone, come);
     }
 
-    /// Shows readers the targets as they are now.
-    fn publish(&mut self, gone: &[u32], come: &[u32]) {
+    /// Shows readers which slots are in use, and by whom.
+    fn publish(&mut self, gone: &[u32], come: Option<(u32, &Target)>) {
+        if gone.is_empty() && come.is_none() {
+            return;
+        }
         let board = self.forest.board.clone();
         let targets = &board.targets;
         let version = targets.version.load(Ordering::Relaxed) + 2;
-        let mut directory = Directory {
-            version,
-            targets: vec![None; self.slots.count as usize],
-            order: vec![0; self.slots.count as usize],
-        };
-        for (order, target) in self.targets().enumerate() {
-            let slot = self.ranks[target].slot as usize;
-            directory.targets[slot] = Some(target.clone());
-            directory.order[slot] = order as u32;
-        }
+        let directory = targets.directory.write();
+        let mut directory = directory.unwrap_or_else(PoisonError::into_inner);
         begin_write(&targets.version);
         self.forest.make_room_for_slots(self.slots.count);
-        gone.iter().for_each(|slot| board.set_live(*slot, false));
-        come.iter().for_each(|slot| board.set_live(*slot, true));
-        let mut shown = targets
-            .directory
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        *shown = directory.into();
-        drop(shown);
+        for slot in gone {
+            board.set_live(*slot, false);
+            directory.set(version, *slot, None);
+        }
+        if let Some((slot, target)) = come {
+            board.set_live(slot, true);
+            directory.set(version, slot, Some(target.clone()));
+        }
+        drop(directory);
         end_write(&targets.version);
     }
 }

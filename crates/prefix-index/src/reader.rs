@@ -131,6 +131,7 @@ impl Reader {
 }
 
 fn named(directory: &Directory, answer: &Answer) -> Vec<OverlapGroup> {
+    let order = directory.order();
     let mut held: Vec<(Depths, u32, &Target)> = Vec::new();
     for (depths, bits) in answer.groups() {
         for (index, word) in bits.iter().enumerate() {
@@ -140,7 +141,7 @@ fn named(directory: &Directory, answer: &Answer) -> Vec<OverlapGroup> {
                 word &= word - 1;
                 let target = directory.targets[slot].as_ref();
                 let target = target.expect("a slot of this version has a target");
-                held.push((depths, directory.order[slot], target));
+                held.push((depths, order[slot], target));
             }
         }
     }
