@@ -1,9 +1,11 @@
 //! Which target holds which prefix: exact under evictions anywhere, duplicates, tiers and restarts.
 //!
 //! A block is known by its sequence hash, which names its content and everything before it; a target's
-//! claim to a prefix is the run of leading sequence hashes it holds. So a hole in the middle shortens the
-//! answer and a re-store restores it, without any tree to repair. Inside, targets are dense slots and the
-//! holders of a block are bit sets; a lookup is one table probe and a few word operations a block.
+//! claim to a prefix is the run of leading sequence hashes it holds. Blocks lie in *runs*, consecutive blocks of
+//! one chain, which are never split: a chain that parts from one hangs on it, and who holds how much of it, with
+//! or without holes, is a matter of its holders. So a lookup compares a few runs and not each block, and a
+//! chain that a second target stores costs a comparison. What engines call the blocks takes memory only where
+//! it is not their sequence hashes.
 //!
 //! The owner of a [`PrefixIndex`] writes; any number of [`Reader`]s look up at the same time, in the compact
 //! form of an [`Answer`] or with the targets' names as an [`Overlap`]:
@@ -69,6 +71,8 @@
 //! ```
 //!
 //! The crate is pure: whoever owns a [`PrefixIndex`] decides about time and storage.
+
+#![forbid(unsafe_code)]
 
 mod answer;
 mod arena;

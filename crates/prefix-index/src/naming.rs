@@ -171,10 +171,13 @@ impl Forest {
     pub(crate) fn touch(&self, domain: u32, names: impl Iterator<Item = u64>) {
         let board = &*self.board;
         let table = &self.domains.at(domain).table;
-        let touched = names.take(TOUCHED).fold(0, |seen, name| {
-            seen ^ table.touch(&board.lines, board.secrets.name(name))
-        });
-        std::hint::black_box(touched);
+        let mut hashes = [0; TOUCHED];
+        let mut count = 0;
+        for (hash, name) in hashes.iter_mut().zip(names) {
+            *hash = board.secrets.name(name);
+            count += 1;
+        }
+        table.touch_all(&board.lines, &hashes[..count]);
     }
 
     /// What the columns say `domain` calls the block at `at`, whether or not it is used; 0 is nothing.
@@ -284,12 +287,12 @@ impl Forest {
         let alone = self.namespaces.len() == 1;
         for from in range.clone().step_by(TOUCHED) {
             let some = from..range.end.min(from + TOUCHED);
-            let hash = |offset: usize| board.secrets.name(word(sequences, offset));
-            if 1 < some.len() {
-                let touched = some.clone().map(|it| table.touch(&board.lines, hash(it)));
-                std::hint::black_box(touched.fold(0, |all, it| all ^ it));
+            let mut hashes = [0; TOUCHED];
+            for (hash, offset) in hashes.iter_mut().zip(some.clone()) {
+                *hash = board.secrets.name(word(sequences, offset));
             }
-            for offset in some {
+            table.touch_all(&board.lines, &hashes[..some.len()]);
+            for (hash, offset) in hashes.into_iter().zip(some) {
                 let name = word(sequences, offset);
                 let at = place(run, offset);
                 let is_same = |at: Place| {
@@ -300,8 +303,8 @@ impl Forest {
                 if name == 0 {
                     self.info[run as usize].unnamed.push(offset as u16);
                 } else if alone {
-                    table.insert(&board.lines, lines, hash(offset), at);
-                } else if !table.insert_unless(&board.lines, lines, (hash(offset), at), is_same) {
+                    table.insert(&board.lines, lines, hash, at);
+                } else if !table.insert_unless(&board.lines, lines, (hash, at), is_same) {
                     self.info[run as usize].unnamed.push(offset as u16);
                 }
             }
@@ -372,18 +375,8 @@ impl Forest {
         if range.is_empty() {
             return;
         }
-        if 1 < range.len() {
-            let names = range.clone().map(|it| self.written(domain, place(run, it)));
-            self.touch(domain, names);
-        }
         if domain == CANONICAL && !reach.parts && self.info[run as usize].unnamed.is_empty() {
-            let board = &*self.board;
-            let sequences = view.sequences(&board.lines).expect("the writer's own");
-            let table = &self.domains.at(domain).table;
-            for offset in range {
-                let hash = board.secrets.name(word(sequences, offset));
-                table.remove(&board.lines, &mut self.lines, hash, place(run, offset));
-            }
+            self.unname_all(run, &view, range);
             return;
         }
         for offset in range {
@@ -398,6 +391,24 @@ impl Forest {
             && columns[index].names.iter().all(|it| *it == 0)
         {
             columns.remove(index);
+        }
+    }
+
+    /// Takes the canonical names of all of `range` back.
+    fn unname_all(&mut self, run: u32, view: &View, range: Range<usize>) {
+        let board = &*self.board;
+        let sequences = view.sequences(&board.lines).expect("the writer's own");
+        let table = &self.domains.at(CANONICAL).table;
+        for from in range.clone().step_by(TOUCHED) {
+            let some = from..range.end.min(from + TOUCHED);
+            let mut hashes = [0; TOUCHED];
+            for (hash, offset) in hashes.iter_mut().zip(some.clone()) {
+                *hash = board.secrets.name(word(sequences, offset));
+            }
+            table.touch_all(&board.lines, &hashes[..some.len()]);
+            for (hash, offset) in hashes.iter().zip(some) {
+                table.remove(&board.lines, &mut self.lines, *hash, place(run, offset));
+            }
         }
     }
 

@@ -147,18 +147,22 @@ impl Table {
         Ok(found)
     }
 
-    /// The home of `hash`, read to have it at hand: several of these overlap where the searches that
-    /// follow would wait one after the other.
+    /// Reads the homes of `hashes`, to have them at hand: the waits for several overlap, where those of the
+    /// searches that follow would come one after the other.
     #[inline]
-    pub(crate) fn touch(&self, arena: &Arena, hash: u64) -> u64 {
-        let (part, tag) = self.part(hash);
-        let extent = part.extent.load(Ordering::Relaxed);
-        if extent == 0 {
-            return 0;
+    pub(crate) fn touch_all(&self, arena: &Arena, hashes: &[u64]) {
+        if hashes.len() < 2 {
+            return;
         }
-        let count = extent as u32 as usize;
-        let lines = arena.own((extent >> 32) as u32, count);
-        lines[home(tag, homes(count))].get(0)
+        let touched = hashes.iter().fold(0, |all, hash| {
+            let (part, tag) = self.part(*hash);
+            let extent = part.extent.load(Ordering::Relaxed);
+            let lines = extent as u32 as usize;
+            let home = home(tag, homes(lines.max(2))) as u32;
+            let line = arena.line((extent >> 32) as u32 + home);
+            all ^ line.map_or(0, |it| it.get(0))
+        });
+        std::hint::black_box(touched);
     }
 
     /// Adds an entry. The writer's.

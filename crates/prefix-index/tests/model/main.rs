@@ -2,10 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod bytes;
 mod naive;
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use domain::{
     BlockHash, BlockSize, Depths, DpRank, EngineHash, Epoch, KvOp, ModelName, Namespace,
     OverlapGroup, ResetReason, SequenceHash, StoredBlock, StoredBlocks, Target, Tier, WorkerId,
@@ -328,6 +330,26 @@ proptest! {
     fn chains_of_many_runs_are_answered_exactly_however_they_are_asked_for(
         steps in vec((steps(Chains::Long), paths(Chains::Long)), 1..80)
     ) {
+        check(&steps);
+    }
+}
+
+#[test]
+fn any_bytes_are_a_history_that_is_answered_exactly() {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    for _ in 0..150 {
+        let mut random = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 24) as u8
+        };
+        let input: Vec<u8> = (0..400).map(|_| random()).collect();
+        let mut bytes = Bytes(&input);
+        let mut steps = Vec::new();
+        while let Some(step) = bytes.step() {
+            steps.push((step, bytes.path()));
+        }
         check(&steps);
     }
 }
