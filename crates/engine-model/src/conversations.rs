@@ -99,6 +99,11 @@ impl ConversationRouter {
         }
     }
 
+    /// The router of the same engine once it has begun anew.
+    pub fn begun_anew(&self) -> Self {
+        Self::new(self.rules)
+    }
+
     /// The rank to which a conversation is bound.
     pub fn home(&self, conversation: &str) -> Option<DpRank> {
         let (rank, _) = self.homes.get(conversation)?;

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use domain::{BlockSize, DpRank, EngineHash, SequenceHash, Timestamp};
 use engine_model::{Effect, RequestId};
-use engine_wire::{Lora, Medium, Removed, SpecKind, Stored, sglang, vllm};
+use engine_wire::{Event, Lora, Medium, Removed, SpecKind, Stored, sglang, vllm};
 use service_kit::Clock;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::dialect::Dialect;
+use crate::drained::Drained;
 use crate::driver::Job;
 use crate::publisher::{Publication, Word};
 use crate::ranks::Ranks;
@@ -26,8 +27,10 @@ pub(crate) struct Announcer {
     pub(crate) clock: Clock,
     /// Whether only the first rank publishes.
     pub(crate) only_first: bool,
-    /// One for each rank; empty without events.
+    /// One for each rank; empty without events, or where they are drained.
     pub(crate) publishers: Vec<mpsc::Sender<Publication>>,
+    /// Where they are drained from.
+    pub(crate) drained: Option<Drained>,
 }
 
 impl Announcer {
@@ -37,6 +40,9 @@ impl Announcer {
         effects: &[Effect],
         job: impl Fn(RequestId) -> &'a Job,
     ) {
+        if let Some(drained) = &self.drained {
+            return self.buffer(drained, effects, job);
+        }
         let mut batches = BTreeMap::<DpRank, Batch>::new();
         let new = || Batch::new(self.dialect);
         for effect in effects {
@@ -70,8 +76,43 @@ impl Announcer {
         }
     }
 
+    /// What a TensorRT-LLM buffers of it.
+    fn buffer<'a>(
+        &self,
+        drained: &Drained,
+        effects: &[Effect],
+        job: impl Fn(RequestId) -> &'a Job,
+    ) {
+        for effect in effects {
+            let (rank, event) = match effect {
+                Effect::Cleared { rank } => (rank, drained.created()),
+                Effect::Removed { rank, blocks } => {
+                    let block_hashes = blocks.iter().copied().map(engine_hash).collect();
+                    (rank, Event::Gone { block_hashes })
+                }
+                Effect::Stored {
+                    rank,
+                    id,
+                    first_block,
+                    parent,
+                    blocks,
+                } => {
+                    let stored = self.stored(job(*id), *first_block as usize, *parent, blocks);
+                    (rank, Event::Stored(stored))
+                }
+                _ => continue,
+            };
+            if !self.only_first || rank.get() == 0 {
+                drained.say(*rank, &event);
+            }
+        }
+    }
+
     /// The engine begins anew.
     pub(crate) async fn restart(&self) {
+        if let Some(drained) = &self.drained {
+            drained.restart();
+        }
         for publisher in &self.publishers {
             publish(publisher, Word::Restart).await;
         }
@@ -81,7 +122,7 @@ impl Announcer {
     fn removed(&self, blocks: &[SequenceHash]) -> Vec<Removed> {
         let at_a_time = match self.dialect {
             Dialect::Vllm => 1,
-            Dialect::Sglang => blocks.len().max(1),
+            Dialect::Sglang | Dialect::TensorRtLlm => blocks.len().max(1),
         };
         let removed = |blocks: &[SequenceHash]| Removed {
             block_hashes: blocks.iter().copied().map(engine_hash).collect(),
@@ -130,7 +171,8 @@ impl Batch {
     fn new(dialect: Dialect) -> Self {
         match dialect {
             Dialect::Vllm => Self::Vllm(vllm::BatchEncoder::new()),
-            Dialect::Sglang => Self::Sglang(sglang::BatchEncoder::new()),
+            // Of a TensorRT-LLM nothing is published.
+            Dialect::Sglang | Dialect::TensorRtLlm => Self::Sglang(sglang::BatchEncoder::new()),
         }
     }
 

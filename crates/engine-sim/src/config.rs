@@ -8,6 +8,7 @@ use engine_model::StepTime;
 use engine_wire::Version;
 use serde::{Deserialize, Serialize};
 
+use crate::conversations::Conversations;
 use crate::dialect::Dialect;
 use crate::misbehaviour::Misbehaviour;
 use crate::ranks::Ranks;
@@ -65,6 +66,8 @@ pub struct Config {
     pub seed: u64,
     /// What it does wrong.
     pub misbehave: Misbehaviour,
+    /// How a TensorRT-LLM keeps conversations; by default it knows of none.
+    pub conversations: Option<Conversations>,
 }
 
 impl Default for Config {
@@ -92,6 +95,7 @@ impl Default for Config {
             buffer_steps: 10_000,
             seed: 0,
             misbehave: Misbehaviour::default(),
+            conversations: None,
         }
     }
 }
@@ -157,15 +161,28 @@ pub enum InvalidConfig {
         /// What was written.
         version: String,
     },
-    /// SGLang counts its ranks from 0.
-    #[error("start_rank {start_rank} is for vllm: the ranks of sglang begin at 0")]
+    /// Others count their ranks from 0.
+    #[error("start_rank {start_rank} is for vllm: the ranks of {engine} begin at 0")]
     StartRank {
+        /// Which engine.
+        engine: &'static str,
         /// What was asked for.
         start_rank: u32,
     },
     /// Local and global numbers are the same.
     #[error("misbehave local-ranks needs a start_rank above 0")]
     LocalRanks,
+    /// Others keep no conversations.
+    #[error("conversations are kept by tensorrt-llm, not by {engine}")]
+    Conversations {
+        /// Which engine.
+        engine: &'static str,
+    },
+    /// Events are drained when somebody asks.
+    #[error(
+        "misbehave publish-late needs events that are published, which those of tensorrt-llm are not"
+    )]
+    PublishLate,
 }
 
 /// The release that an engine is of.
@@ -270,10 +287,16 @@ impl Config {
     }
 
     fn check_ranks(&self) -> Result<(), InvalidConfig> {
-        if self.start_rank > 0 && self.engine == Dialect::Sglang {
-            return Err(InvalidConfig::StartRank {
-                start_rank: self.start_rank,
-            });
+        let engine = self.engine.name();
+        if self.start_rank > 0 && self.engine != Dialect::Vllm {
+            let start_rank = self.start_rank;
+            return Err(InvalidConfig::StartRank { engine, start_rank });
+        }
+        if self.conversations.is_some() && self.engine != Dialect::TensorRtLlm {
+            return Err(InvalidConfig::Conversations { engine });
+        }
+        if !self.misbehave.publish_late.is_zero() && self.engine == Dialect::TensorRtLlm {
+            return Err(InvalidConfig::PublishLate);
         }
         if self.start_rank == 0 && self.misbehave.local_ranks {
             return Err(InvalidConfig::LocalRanks);

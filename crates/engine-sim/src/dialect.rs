@@ -14,17 +14,21 @@ pub enum Dialect {
     Vllm,
     /// SGLang.
     Sglang,
+    /// TensorRT-LLM behind the worker of `deploy/trtllm`.
+    #[serde(rename = "tensorrt-llm")]
+    TensorRtLlm,
 }
 
 impl Dialect {
     /// Every dialect.
-    pub const ALL: [Self; 2] = [Self::Vllm, Self::Sglang];
+    pub const ALL: [Self; 3] = [Self::Vllm, Self::Sglang, Self::TensorRtLlm];
 
     /// Its name in settings.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Vllm => "vllm",
             Self::Sglang => "sglang",
+            Self::TensorRtLlm => "tensorrt-llm",
         }
     }
 
@@ -33,6 +37,16 @@ impl Dialect {
         match self {
             Self::Vllm => "0.33.0",
             Self::Sglang => "0.5.23",
+            Self::TensorRtLlm => "1.3.0rc27",
+        }
+    }
+
+    /// How it calls itself where it lists its models.
+    pub(crate) const fn owner(self) -> &'static str {
+        match self {
+            Self::Vllm => "vllm",
+            Self::Sglang => "sglang",
+            Self::TensorRtLlm => "tensorrt_llm",
         }
     }
 
@@ -40,14 +54,14 @@ impl Dialect {
     pub(crate) const fn cache(self) -> Cache {
         match self {
             Self::Vllm => Cache::Blocks,
-            Self::Sglang => Cache::Radix,
+            Self::Sglang | Self::TensorRtLlm => Cache::Radix,
         }
     }
 }
 
 /// A name of no dialect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("write vllm or sglang")]
+#[error("write vllm, sglang or tensorrt-llm")]
 pub struct UnknownDialect;
 
 impl FromStr for Dialect {

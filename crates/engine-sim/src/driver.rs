@@ -6,12 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::{DpRank, SequenceHash, Timestamp, Tokens};
-use engine_model::{Effect, Engine, Pass, RankStatus, Refused, Request, RequestId};
+use engine_model::{
+    ConversationRouter, Effect, Engine, Pass, RankStatus, Refused, Request, RequestId,
+};
 use service_kit::CancellationToken;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::announcer::Announcer;
+use crate::conversations;
 use crate::gathered::{self, Gathered};
 use crate::metrics::RankCounters;
 
@@ -39,6 +42,8 @@ pub(crate) struct Job {
     pub(crate) session: Option<Arc<str>>,
     /// The model's rank that must run it; without one the engine balances.
     pub(crate) rank: Option<DpRank>,
+    /// What an engine that keeps conversations knows it by.
+    pub(crate) conversation: Option<Arc<str>>,
 }
 
 /// A request that waits for its turn.
@@ -137,6 +142,8 @@ pub(crate) struct Driver {
     gathered: Gathered,
     commands: mpsc::Receiver<Command>,
     announcer: Announcer,
+    /// Where it keeps conversations.
+    conversations: Option<ConversationRouter>,
     /// After how many finished requests it forgets everything; none once it has.
     restart_after: Option<u64>,
     start: Instant,
@@ -150,6 +157,7 @@ impl Driver {
         speed_up: f64,
         restart_after: Option<u64>,
         announcer: Announcer,
+        conversations: Option<ConversationRouter>,
     ) -> (Self, DriverHandle) {
         let (sender, commands) = mpsc::channel(COMMAND_QUEUE);
         let driver = Self {
@@ -161,6 +169,7 @@ impl Driver {
             gathered: Gathered::default(),
             commands,
             announcer,
+            conversations,
             restart_after,
             start: Instant::now(),
             speed_up,
@@ -262,17 +271,22 @@ impl Driver {
         self.engine = Engine::new(*self.engine.config(), ranks)
             .expect("an engine of this configuration has been running");
         self.counters.fill(RankCounters::default());
+        self.conversations = self.conversations.take().map(|it| it.begun_anew());
         self.announcer.restart().await;
     }
 
     fn submit(&mut self, job: Job) -> Result<Accepted, Refused> {
         let id = RequestId::new(self.next_id);
+        let asked = match &mut self.conversations {
+            Some(router) => Some(conversations::place(router, &self.engine, &job)?),
+            None => job.rank,
+        };
         let rank = self.engine.submit(Request {
             id,
             isl: Tokens::new(job.isl as u64),
             osl: Tokens::new((job.tokens.len() - job.isl) as u64),
             chain: Arc::clone(&job.chain),
-            rank: job.rank,
+            rank: asked,
         })?;
         self.next_id += 1;
         self.gather(&job.gathered);

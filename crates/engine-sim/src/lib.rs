@@ -1,4 +1,4 @@
-//! A fake vLLM or SGLang: its HTTP API, KV events and metrics over real sockets, on top of `engine_model`.
+//! A fake vLLM, SGLang or TensorRT-LLM: its HTTP API, KV events and metrics over real sockets, on top of `engine_model`.
 //!
 //! It computes nothing, yet keeps what a router can notice: a prompt's cost in time, queues, ranks in lock
 //! step, prefix caches with evictions, cached tokens in `usage`, events with replay, the rank header and its
@@ -11,7 +11,9 @@
 
 mod announcer;
 mod config;
+mod conversations;
 mod dialect;
+mod drained;
 mod driver;
 mod gathered;
 mod generator;
@@ -25,6 +27,7 @@ mod sources;
 mod tokenizer;
 
 pub use config::{Config, InvalidConfig};
+pub use conversations::{Conversations, InvalidConversations, RankSource};
 pub use dialect::{Dialect, UnknownDialect};
 pub use misbehaviour::{InvalidMisbehaviour, Misbehaviour};
 pub use sim::{BindError, EngineSim};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use domain::{DpRank, Tokens};
-use engine_wire::{Gauges, sglang, vllm};
+use engine_wire::{Gauges, sglang, trtllm, vllm};
 
 use crate::dialect::Dialect;
 use crate::driver::RankReport;
@@ -48,6 +48,7 @@ pub(crate) fn text(
             }
             text
         }
+        Dialect::TensorRtLlm => trtllm::encode_metrics(&ranks),
         Dialect::Sglang => {
             let mut text = sglang::encode_metrics(model, &ranks);
             write_sums(&mut text, &escaped, reports);

@@ -18,6 +18,7 @@ use zeromq::ZmqError;
 use crate::announcer::Announcer;
 use crate::config::Checked;
 use crate::dialect::Dialect;
+use crate::drained::Drained;
 use crate::driver::{Driver, DriverHandle};
 use crate::http::{self, Surface};
 use crate::publisher::{Ports, Publication, Publisher};
@@ -84,7 +85,9 @@ impl EngineSim {
             .expect("the counts were checked to be at least 1");
         let (publishers, senders) = publishers(&config, checked.ranks, http_addr.ip()).await?;
         let kv_endpoints: Vec<_> = publishers.iter().map(|it| it.endpoint().clone()).collect();
+        let drained = Drained::of(&config);
         let announcer = Announcer {
+            drained: drained.clone(),
             dialect: config.engine,
             ranks: checked.ranks,
             block_size: checked.engine.block_size,
@@ -93,8 +96,9 @@ impl EngineSim {
             publishers: senders,
         };
         let restart_after = config.misbehave.restart_after;
-        let (driver, handle) = Driver::new(engine, config.speed_up, restart_after, announcer);
-        let surface = surface(config, checked, handle, &kv_endpoints);
+        let kept = config.conversations.map(|it| it.router(config.max_running));
+        let (driver, handle) = Driver::new(engine, config.speed_up, restart_after, announcer, kept);
+        let surface = surface(config, checked, handle, &kv_endpoints, drained);
         Ok(Self {
             http_addr,
             listener,
@@ -165,6 +169,10 @@ async fn publishers(
     let Some(publish) = config.kv_events_port else {
         return Ok(bound);
     };
+    if config.engine == Dialect::TensorRtLlm {
+        // Whoever wants its events asks for them.
+        return Ok(bound);
+    }
     // SGLang says only where the first rank is: free ports must be in a row.
     let in_a_row = config.engine == Dialect::Sglang;
     let base = |port: u16| match port {
@@ -221,9 +229,12 @@ fn surface(
     checked: Checked,
     driver: DriverHandle,
     kv_endpoints: &[RankEndpoint],
+    drained: Option<Drained>,
 ) -> Surface {
     Surface {
         sources: crate::sources::body(&config, &checked, kv_endpoints),
+        conversations: config.conversations,
+        drained,
         driver,
         model: checked.model,
         lora_adapters: checked.lora_adapters,

@@ -8,10 +8,11 @@ use crate::Config;
 use crate::config::Checked;
 use crate::dialect::Dialect;
 
-/// The body of `/kv_event_sources`, of SGLang that of `/server_info`.
+/// The body of `/kv_event_sources`, of SGLang that of `/server_info`; none of a TensorRT-LLM, whose events are drained.
 pub(crate) fn body(config: &Config, checked: &Checked, endpoints: &[RankEndpoint]) -> String {
     match config.engine {
         Dialect::Vllm => encode_kv_event_sources(endpoints, u64::from(config.buffer_steps)),
+        Dialect::TensorRtLlm => String::new(),
         Dialect::Sglang => encode_server_info(&ServerInfo {
             version: checked.release.name.clone(),
             model: checked.model.clone(),

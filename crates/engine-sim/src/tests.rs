@@ -6,3 +6,4 @@ mod events;
 mod misbehave;
 mod sglang;
 mod surface;
+mod tensorrt_llm;

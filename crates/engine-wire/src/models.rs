@@ -55,13 +55,13 @@ pub fn parse_models(body: &[u8]) -> Result<Vec<Model>, ModelsError> {
 }
 
 /// The body that answers `GET /v1/models` at `created`, in whole seconds since the epoch: like vLLM, which
-/// dates each model by the answer.
-pub fn encode_models(models: &[Model], created: u64) -> String {
+/// dates each model by the answer. `owner` is how the engine calls itself there.
+pub fn encode_models(models: &[Model], owner: &str, created: u64) -> String {
     let entry = |model: &Model| Entry {
         id: model.name.to_string(),
         object: Some("model".to_owned()),
         created: Some(created),
-        owned_by: Some("vllm".to_owned()),
+        owned_by: Some(owner.to_owned()),
         max_model_len: model.max_model_len,
         parent: model.parent.as_ref().map(ToString::to_string),
     };

@@ -4,6 +4,7 @@
 //! engine's buffer, so that whatever cannot be read here is lost: one bad event leaves the others alone.
 
 mod conversation;
+mod encode;
 mod gauges;
 mod worker_info;
 
@@ -17,7 +18,8 @@ use crate::event::cut;
 use crate::{Event, EventError, Medium, Moved, Stored};
 
 pub use conversation::{CONVERSATION_FIELD, conversation_params, lists_models};
-pub use gauges::parse_metrics;
+pub use encode::encode_item;
+pub use gauges::{encode_metrics, parse_metrics};
 pub use worker_info::{Conversations, WorkerInfo, WorkerInfoError, parse_worker_info};
 
 /// The largest body that is read, in bytes. Every token takes some 70 bytes of JSON.

@@ -47,6 +47,9 @@ pub(super) struct GenerateBody<'a> {
     #[serde(borrow)]
     pub(super) vllm_xargs: Option<ExtraArgs<'a>>,
     kv_transfer_params: Option<KvTransferParams>,
+    /// TensorRT-LLM's: the conversation that it is a turn of.
+    #[serde(borrow)]
+    pub(super) conversation_params: Option<ConversationParams<'a>>,
     /// SGLang's: the rank that must run it, and its older name.
     pub(super) routed_dp_rank: Option<i64>,
     pub(super) data_parallel_rank: Option<i64>,
@@ -63,6 +66,12 @@ pub(super) struct StreamOptions {
 pub(super) struct ExtraArgs<'a> {
     #[serde(borrow)]
     pub(super) session_id: Option<Cow<'a, str>>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct ConversationParams<'a> {
+    #[serde(borrow)]
+    pub(super) conversation_id: Cow<'a, str>,
 }
 
 #[derive(Deserialize)]

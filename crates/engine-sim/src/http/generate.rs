@@ -11,7 +11,7 @@ use domain::{DpRank, Endpoint, HashSeed, SequenceHash, block_hashes, sequence_ha
 use super::answer::Answer;
 use super::body::GenerateBody;
 use super::error::ApiError;
-use super::{Shared, Surface, sglang, vllm};
+use super::{Shared, Surface, sglang, tensorrt_llm, vllm};
 use crate::dialect::Dialect;
 use crate::driver::Job;
 use crate::gathered;
@@ -102,6 +102,7 @@ async fn generate(
             salt,
             session: session(headers, body),
             rank: rank(surface, endpoint, headers, body)?,
+            conversation: tensorrt_llm::conversation(surface, body)?,
         })
         .await??;
     let request_id = headers.get(REQUEST_ID_HEADER);
@@ -127,6 +128,7 @@ fn rank(
     match surface.dialect {
         Dialect::Vllm => vllm::rank(surface, headers),
         Dialect::Sglang => sglang::rank(surface, endpoint, headers, body),
+        Dialect::TensorRtLlm => tensorrt_llm::rank(surface, headers),
     }
 }
 

@@ -71,7 +71,7 @@ fn usage(answer: &Answer, cached: Option<Tokens>, output: usize) -> Value {
     let mut usage = json!({"cache_read_input_tokens": read.get(), "output_tokens": output});
     let created = match answer.dialect {
         Dialect::Vllm => answer.newly_cached(read),
-        Dialect::Sglang => 0,
+        Dialect::Sglang | Dialect::TensorRtLlm => 0,
     };
     if answer.dialect == Dialect::Vllm {
         usage["cache_creation_input_tokens"] = created.into();

@@ -1,5 +1,5 @@
-//! The engines' HTTP APIs, as far as routers and clients use them. What only one engine has is in `vllm` and
-//! `sglang`, what only one API has in `openai`, `responses` and `messages`.
+//! The engines' HTTP APIs, as far as routers and clients use them. What only one engine has is in `vllm`,
+//! `sglang` and `tensorrt_llm`, what only one API has in `openai`, `responses` and `messages`.
 
 mod answer;
 mod body;
@@ -10,6 +10,7 @@ mod openai;
 mod prompt;
 mod responses;
 mod sglang;
+mod tensorrt_llm;
 mod vllm;
 
 use std::collections::BTreeMap;
@@ -29,7 +30,9 @@ use serde::Serialize;
 use service_kit::Clock;
 
 use crate::config::Release;
+use crate::conversations::Conversations;
 use crate::dialect::Dialect;
+use crate::drained::Drained;
 use crate::driver::DriverHandle;
 use crate::metrics;
 use crate::misbehaviour::Misbehaviour;
@@ -55,6 +58,10 @@ pub(crate) struct Surface {
     pub(crate) seed: u64,
     /// What says where its ranks publish: the body of `/kv_event_sources`, of SGLang that of `/server_info`.
     pub(crate) sources: String,
+    /// How a TensorRT-LLM keeps conversations, where it does.
+    pub(crate) conversations: Option<Conversations>,
+    /// What it gives of its events; none where it gives none.
+    pub(crate) drained: Option<Drained>,
     pub(crate) clock: Clock,
     /// Numbers the answers.
     pub(crate) next_answer: AtomicU64,
@@ -82,8 +89,6 @@ pub(crate) fn routes(surface: Surface) -> Router {
     let shared = Router::new()
         .route(Endpoint::Chat.path(), post(generate::chat))
         .route(Endpoint::Completions.path(), post(generate::completions))
-        .route(Endpoint::Responses.path(), post(generate::responses))
-        .route(Endpoint::Messages.path(), post(generate::messages))
         .route("/v1/models", get(models))
         .route("/tokenize", post(tokenize))
         .route("/health", get(|| async { StatusCode::OK }))
@@ -93,9 +98,14 @@ pub(crate) fn routes(surface: Surface) -> Router {
         )
         .route("/metrics", get(metrics_text))
         .route("/debug/kv_blocks", get(kv_blocks));
+    let more = Router::new()
+        .route(Endpoint::Responses.path(), post(generate::responses))
+        .route(Endpoint::Messages.path(), post(generate::messages));
     let routes = match surface.dialect {
-        Dialect::Vllm => shared.merge(vllm::routes(&surface)),
+        Dialect::TensorRtLlm => shared.merge(tensorrt_llm::routes()),
+        Dialect::Vllm => shared.merge(more).merge(vllm::routes(&surface)),
         Dialect::Sglang => shared
+            .merge(more)
             .merge(sglang::routes())
             .layer(axum::middleware::map_response(sglang::as_sglang)),
     };
@@ -124,7 +134,7 @@ async fn models(State(surface): Shared) -> Response {
     let adapters = adapters.map(|name| model(name, Some(&surface.model)));
     let all: Vec<_> = base.into_iter().chain(adapters).collect();
     let created = surface.clock.now().as_secs_f64() as u64;
-    json(encode_models(&all, created))
+    json(encode_models(&all, surface.dialect.owner(), created))
 }
 
 async fn tokenize(State(surface): Shared, body: Bytes) -> Result<Response, ApiError> {

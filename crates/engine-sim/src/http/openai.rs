@@ -171,7 +171,7 @@ fn usage(answer: &Answer, cached: Option<Tokens>) -> Value {
             details["created_cache_tokens"] = answer.newly_cached(cached).into();
             details["multimodal_tokens"] = Value::Null;
         }
-        (Dialect::Vllm, None) => {}
+        (Dialect::Vllm, None) | (Dialect::TensorRtLlm, _) => {}
         (Dialect::Sglang, _) => usage["reasoning_tokens"] = 0.into(),
     }
     usage

@@ -1,9 +1,12 @@
 //! The gauges that say how loaded each rank is: of the worker in `deploy/trtllm` at `/metrics`, and of trtllm-serve,
 //! without ranks, at `/prometheus/metrics`.
 
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
 use domain::{BlockSize, DpRank};
 
-use crate::gauges::{Scrape, Series, count, name_of};
+use crate::gauges::{Gauges, Scrape, Series, count, name_of};
 
 const RUNNING: &str = "trtllm_num_requests_running";
 const WAITING: &str = "trtllm_num_requests_waiting";
@@ -37,6 +40,32 @@ pub fn parse_metrics(text: &str) -> Scrape {
         }
     }
     scrape
+}
+
+/// The Prometheus text of a worker with these ranks.
+pub fn encode_metrics(ranks: &BTreeMap<DpRank, Gauges>) -> String {
+    let mut text = String::new();
+    let used = |it: &Gauges| {
+        it.kv_used
+            .zip(it.kv_blocks)
+            .map(|(share, all)| (share * all as f64).round() as u64)
+    };
+    let of = |name: &str, it: &Gauges| match name {
+        RUNNING => it.running.map(u64::from),
+        WAITING => it.waiting.map(u64::from),
+        MAX_BLOCKS => it.kv_blocks,
+        USED_BLOCKS => used(it),
+        _ => it.block_size.map(|size| size.get().into()),
+    };
+    for name in [RUNNING, WAITING, MAX_BLOCKS, USED_BLOCKS, BLOCK_SIZE] {
+        for (rank, gauges) in ranks {
+            if let Some(value) = of(name, gauges) {
+                // Writing to a String cannot fail.
+                _ = writeln!(text, "{name}{{dp_rank=\"{rank}\"}} {value}");
+            }
+        }
+    }
+    text
 }
 
 /// Takes over one series; none when it cannot be read.

@@ -378,7 +378,7 @@ fn models_are_read_and_written() {
         models
     );
     assert_eq!(
-        parse_models(encode_models(&models, 1).as_bytes()).unwrap(),
+        parse_models(encode_models(&models, "vllm", 1).as_bytes()).unwrap(),
         models
     );
     for wrong in [

@@ -1,10 +1,11 @@
 //! What TensorRT-LLM's servers say of themselves, and how they are told conversations.
 
-use domain::{BlockSize, DpRank, Endpoint, EngineKind, HeaderSpace, RankControl};
+use domain::{BlockSize, DpRank, Endpoint, EngineHash, EngineKind, HeaderSpace, RankControl, Tier};
 use engine_wire::trtllm::{
-    Conversations, WorkerInfo, conversation_params, lists_models, parse_metrics, parse_worker_info,
+    Conversations, Item, WorkerInfo, conversation_params, decode_body, encode_item, encode_metrics,
+    lists_models, parse_metrics, parse_worker_info,
 };
-use engine_wire::{Gauges, capability};
+use engine_wire::{Event, Gauges, Medium, Moved, Stored, capability};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -117,6 +118,64 @@ fn gauges_are_those_of_ranks_or_of_the_server() {
     let expected = [(DpRank::new(0), server), (DpRank::new(1), rank)];
     assert_eq!(scrape.ranks.into_iter().collect::<Vec<_>>(), expected);
     assert_eq!(scrape.unreadable, 1);
+}
+
+#[test]
+fn what_a_fake_engine_writes_is_read_back() {
+    let stored = Stored {
+        block_hashes: vec![EngineHash::Int(7), EngineHash::Int(u64::MAX)],
+        parent: Some(EngineHash::Int(3)),
+        token_ids: (0..8).collect(),
+        opaque_tokens: 0,
+        block_size: 4,
+        medium: Medium::Tier(Tier::Host),
+        group: None,
+        spec_kind: None,
+        lora: None,
+        salt: Some("s".into()),
+        session: None,
+    };
+    let moved = Moved {
+        block_hash: EngineHash::Int(7),
+        from: Medium::Tier(Tier::Host),
+        to: Medium::Tier(Tier::Gpu),
+    };
+    let block_hashes = vec![EngineHash::Int(7)];
+    let events = [
+        Event::Created {
+            blocks_per_level: vec![10, 2],
+        },
+        Event::Stored(stored),
+        Event::Moved(moved),
+        Event::Gone { block_hashes },
+    ];
+    let rank = DpRank::new(1);
+    let items = (0..).zip(&events);
+    let items = items.map(|(id, event)| encode_item(id, rank, 64, event).unwrap());
+    let body = format!("[{}]", items.collect::<Vec<_>>().join(","));
+    let read = decode_body(body.as_bytes()).unwrap();
+    for ((id, event), item) in (0..).zip(events).zip(read) {
+        let expected = Item {
+            event_id: Some(id),
+            dp_rank: Some(rank),
+            window_size: Some(64),
+            layer_group: None,
+            events: vec![event],
+        };
+        assert_eq!(item, expected);
+    }
+    assert_eq!(encode_item(0, rank, 64, &Event::Cleared), None);
+
+    let gauges = Gauges {
+        running: Some(3),
+        waiting: Some(2),
+        kv_used: Some(0.25),
+        block_size: BlockSize::new(32).ok(),
+        kv_blocks: Some(100),
+        ..Gauges::default()
+    };
+    let ranks = [(rank, gauges)].into();
+    assert_eq!(parse_metrics(&encode_metrics(&ranks)).ranks, ranks);
 }
 
 #[test]

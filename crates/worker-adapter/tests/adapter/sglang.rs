@@ -42,7 +42,7 @@ fn model() -> engine_wire::Model {
 async fn started(info: &ServerInfo) -> Stub {
     let stub = Stub::silent().await;
     stub.set("/server_info", 200, &encode_server_info(info));
-    stub.set("/v1/models", 200, &encode_models(&[model()], 1));
+    stub.set("/v1/models", 200, &encode_models(&[model()], "sglang", 1));
     stub.set("/ready", 200, "");
     stub
 }
@@ -143,7 +143,7 @@ async fn a_version_whose_events_cannot_be_used_is_refused() {
     // Until 0.5.6 it answered elsewhere.
     let stub = Stub::silent().await;
     stub.set("/get_server_info", 200, &encode_server_info(&old));
-    stub.set("/v1/models", 200, &encode_models(&[model()], 1));
+    stub.set("/v1/models", 200, &encode_models(&[model()], "sglang", 1));
     let config = WorkerConfig {
         engine: Some(EngineName::Sglang),
         ..stub.config()
