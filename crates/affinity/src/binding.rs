@@ -1,5 +1,7 @@
 //! A binding: which target serves a conversation, since when, and why.
 
+use std::str::FromStr;
+
 use domain::{ConversationId, Epoch, InstanceId, ModelName, Target, TenantId, Timestamp, Tokens};
 
 /// What a binding is kept under: the same id of two tenants or models names two conversations.
@@ -20,6 +22,37 @@ pub enum Owner {
     Router,
     /// The engine: the rank is learnt.
     Engine,
+}
+
+impl Owner {
+    /// Its name in settings and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Router => "router",
+            Self::Engine => "engine",
+        }
+    }
+}
+
+/// A word for no owner.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no rank source: choose engine or router (dynamo means router)")]
+pub struct UnknownOwner {
+    text: String,
+}
+
+impl FromStr for Owner {
+    type Err = UnknownOwner;
+
+    fn from_str(text: &str) -> Result<Self, UnknownOwner> {
+        match text {
+            "engine" => Ok(Self::Engine),
+            "router" | "dynamo" => Ok(Self::Router),
+            _ => Err(UnknownOwner {
+                text: text.to_owned(),
+            }),
+        }
+    }
 }
 
 /// How far a binding has come. None and expired are the absence of a binding.

@@ -11,7 +11,9 @@ mod machine;
 mod plan;
 mod recent;
 
-pub use binding::{Binding, BindingState, ConversationKey, Evidence, MoveReason, Owner, TurnEnd};
+pub use binding::{
+    Binding, BindingState, ConversationKey, Evidence, MoveReason, Owner, TurnEnd, UnknownOwner,
+};
 pub use conversation::{
     BodyIds, Claim, Conversation, EXPLICIT_HEADER, Found, InvalidConversation, Source, SourceKind,
     UnknownSource, after_response, find_conversation, parent_hint,
@@ -20,4 +22,4 @@ pub use correlation::Correlations;
 pub use key::{BindingKey, BindingSecret, InvalidKey, SecretTooShort};
 pub use lineage::{Kin, Lineage, Origin};
 pub use machine::{Event, NotBound, Outcome, Standing, Terms, Transition, Write};
-pub use plan::{Liveness, Mode, Overlap, Plan, plan_turn};
+pub use plan::{Liveness, Mode, Overlap, Patience, Plan, Prices, plan_turn};

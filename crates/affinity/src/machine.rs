@@ -415,10 +415,11 @@ fn confirm(
     binding.state = BindingState::Confirmed;
     binding.evidence = evidence;
     binding.actor = actor.clone();
-    binding.held = Tokens::ZERO;
     if learns {
+        // What the turn has left was left there all along.
         return Outcome::Confirmed;
     }
+    binding.held = Tokens::ZERO;
     binding.moved = Some(MoveReason::Observed);
     Outcome::Followed
 }

@@ -9,6 +9,8 @@ use crate::{Binding, MoveReason};
 pub enum Mode {
     /// Nothing: none is read or written.
     Off,
+    /// A live bound target is kept while it costs no more than another by the price of computing its prefix again.
+    Soft,
     /// A live bound target serves the turn.
     #[default]
     Hard,
@@ -23,6 +25,43 @@ pub enum Plan {
     Keep,
     /// Place it freely, and move the binding there.
     Rebind(MoveReason),
+    /// Place it freely this once: the binding stays.
+    Excursion,
+}
+
+/// What a turn costs at its bound target and at the best other one, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Prices {
+    /// Until the first token at the bound target: its queue, and what it has to compute.
+    pub wait: f64,
+    /// The same elsewhere, where more has to be computed.
+    pub wait_elsewhere: f64,
+    /// All that the turn costs the fleet at the bound target.
+    pub cost: f64,
+    /// The same elsewhere.
+    pub cost_elsewhere: f64,
+    /// Computing again what the bound target holds of the prompt.
+    pub recompute: f64,
+}
+
+/// When a turn leaves a bound target that could serve it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Patience {
+    /// `T_move`, in seconds: a hard binding lets one turn go elsewhere if it has its first token there by more than
+    /// this sooner.
+    pub wait: f64,
+    /// Seconds by which a soft binding stays beyond the price of computing its prefix again: without any, two short
+    /// prompts of nearly equal costs would go back and forth.
+    pub hysteresis: f64,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            wait: 2.0,
+            hysteresis: 0.25,
+        }
+    }
 }
 
 /// What has become of a bound target.
@@ -58,8 +97,10 @@ pub fn plan_turn(
     binding: Option<&Binding>,
     liveness: Liveness,
     overlap: Option<Overlap>,
+    prices: Option<Prices>,
+    patience: &Patience,
 ) -> Plan {
-    let Some(binding) = binding.filter(|_| mode == Mode::Hard) else {
+    let Some(binding) = binding.filter(|_| mode != Mode::Off) else {
         return Plan::New;
     };
     match liveness {
@@ -69,7 +110,23 @@ pub fn plan_turn(
         Liveness::Live if overlap.is_some_and(|it| it.is_lost(binding.held)) => {
             Plan::Rebind(MoveReason::PrefixLost)
         }
-        Liveness::Live => Plan::Keep,
+        Liveness::Live => match (mode, prices) {
+            (Mode::Hard, Some(it)) if it.wait_elsewhere + patience.wait < it.wait => {
+                Plan::Excursion
+            }
+            (Mode::Soft, Some(it)) if it.is_cheaper_elsewhere(patience) => {
+                Plan::Rebind(MoveReason::Cheaper)
+            }
+            (Mode::Hard | Mode::Soft | Mode::Off, _) => Plan::Keep,
+        },
+    }
+}
+
+impl Prices {
+    /// By more than the bonus of the bound target. The cost elsewhere has the recomputation in it already, so that a
+    /// binding that has moved for being cheaper does not move back before the difference has turned.
+    fn is_cheaper_elsewhere(&self, patience: &Patience) -> bool {
+        self.cost_elsewhere + self.recompute + patience.hysteresis < self.cost
     }
 }
 
@@ -120,7 +177,14 @@ mod tests {
             block_size: BlockSize::new(16).unwrap(),
         };
         let binding = binding(held);
-        let plan = plan_turn(Mode::Hard, Some(&binding), Liveness::Live, Some(overlap));
+        let plan = plan_turn(
+            Mode::Hard,
+            Some(&binding),
+            Liveness::Live,
+            Some(overlap),
+            None,
+            &Patience::default(),
+        );
         assert_eq!(plan, expected, "{held} held, {overlap:?}");
     }
 
@@ -156,7 +220,9 @@ mod tests {
     #[test]
     fn a_target_that_cannot_serve_is_left_for_its_own_reason() {
         let binding = binding(1600);
-        let plan = |liveness| plan_turn(Mode::Hard, Some(&binding), liveness, None);
+        let patience = Patience::default();
+        let plan =
+            |liveness| plan_turn(Mode::Hard, Some(&binding), liveness, None, None, &patience);
         assert_eq!(plan(Liveness::Live), Plan::Keep, "the index is not trusted");
         assert_eq!(plan(Liveness::Fenced), Plan::Rebind(MoveReason::Fenced));
         assert_eq!(plan(Liveness::Gone), Plan::Rebind(MoveReason::Gone));
@@ -166,8 +232,51 @@ mod tests {
     #[test]
     fn without_a_binding_or_with_bindings_off_a_turn_is_new() {
         let binding = binding(1600);
-        let new = plan_turn(Mode::Hard, None, Liveness::Live, None);
-        let off = plan_turn(Mode::Off, Some(&binding), Liveness::Gone, None);
+        let patience = Patience::default();
+        let new = plan_turn(Mode::Hard, None, Liveness::Live, None, None, &patience);
+        let off = plan_turn(
+            Mode::Off,
+            Some(&binding),
+            Liveness::Gone,
+            None,
+            None,
+            &patience,
+        );
         assert_eq!((new, off), (Plan::New, Plan::New));
+    }
+
+    fn priced(mode: Mode, wait: f64, elsewhere: f64, recompute: f64) -> Plan {
+        let prices = Prices {
+            wait,
+            wait_elsewhere: elsewhere,
+            cost: wait,
+            cost_elsewhere: elsewhere,
+            recompute,
+        };
+        let binding = binding(1600);
+        let patience = Patience::default();
+        plan_turn(
+            mode,
+            Some(&binding),
+            Liveness::Live,
+            None,
+            Some(prices),
+            &patience,
+        )
+    }
+
+    #[test]
+    fn a_hard_binding_lets_a_turn_go_only_for_more_than_the_patience() {
+        assert_eq!(priced(Mode::Hard, 2.9, 1.0, 0.0), Plan::Keep);
+        assert_eq!(priced(Mode::Hard, 3.1, 1.0, 9.0), Plan::Excursion);
+        assert_eq!(priced(Mode::Hard, f64::NAN, 1.0, 0.0), Plan::Keep);
+    }
+
+    #[test]
+    fn a_soft_binding_moves_only_for_more_than_its_prefix_is_worth() {
+        let cheaper = Plan::Rebind(MoveReason::Cheaper);
+        assert_eq!(priced(Mode::Soft, 2.0, 1.0, 1.0), Plan::Keep);
+        assert_eq!(priced(Mode::Soft, 2.3, 1.0, 1.0), cheaper);
+        assert_eq!(priced(Mode::Soft, 1.2, 1.0, 0.0), Plan::Keep, "hysteresis");
     }
 }

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use affinity::Owner;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
 use placement::Policy;
@@ -19,7 +20,7 @@ pub(crate) use self::operate::{
     MoveArgs,
 };
 pub(crate) use self::values::distinct;
-use self::values::{address, admin_url, decision_id, number, whole};
+use self::values::{address, admin_url, decision_id, number, rank_source, whole};
 use crate::failure::Failure;
 use crate::{config, demo, explain, index, replay, up};
 
@@ -153,6 +154,18 @@ pub(crate) struct SettingsArgs {
     /// Routing policy: kv, round_robin, random, target_round_robin or power_of_two [default: kv]
     #[arg(long, env = "RANKWAY_POLICY")]
     pub(crate) policy: Option<Policy>,
+    /// Who decides the rank of a conversation: engine or router (dynamo means router)
+    /// [default: the engine where it keeps conversations on ranks by itself, else the router]
+    #[arg(long, value_name = "SOURCE", env = "RANKWAY_RANK_SOURCE", value_parser = rank_source)]
+    pub(crate) rank_source: Option<Owner>,
+    /// The same, under the name by which workers know it
+    #[arg(
+        long = "conversation-affinity-dp-rank-source",
+        hide = true,
+        env = "DYN_ENGINE_CONV_AFFINITY_DP_RANK_SOURCE",
+        value_parser = rank_source
+    )]
+    pub(crate) dyn_rank_source: Option<Owner>,
     /// Folder for the log, the index and the bindings [default: rankway-data]
     #[arg(long, value_name = "FOLDER", env = "RANKWAY_DATA_DIR")]
     pub(crate) data_dir: Option<PathBuf>,

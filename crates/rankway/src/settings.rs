@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
+use affinity::Owner;
 use clap::CommandFactory as _;
 use placement::Policy;
 use serde::{Deserialize, Serialize};
@@ -93,6 +94,8 @@ struct RouterFlags {
     listen: Option<SocketAddr>,
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rank_source: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -116,6 +119,7 @@ fn flag_variables(command: &clap::Command) -> Vec<String> {
 /// Variables of flags, and those of the settings that they stand for.
 const SAME_VARIABLES: &[(&str, &str)] = &[
     ("RANKWAY_POLICY", "RANKWAY_ROUTER__POLICY"),
+    ("RANKWAY_RANK_SOURCE", "RANKWAY_ROUTER__RANK_SOURCE"),
     ("RANKWAY_LISTEN", "RANKWAY_ROUTER__LISTEN"),
     ("RANKWAY_ADMIN_LISTEN", "RANKWAY_ADMIN__LISTEN"),
     ("RANKWAY_ADMIN_TOKEN", "RANKWAY_ADMIN__TOKEN"),
@@ -143,6 +147,7 @@ impl Settings {
             router: RouterFlags {
                 listen: args.listen,
                 policy: args.policy.map(Policy::name),
+                rank_source: args.rank_source.or(args.dyn_rank_source).map(Owner::name),
             },
             admin: AdminFlags {
                 listen: args.admin_listen,

@@ -1,10 +1,13 @@
 //! The router's settings.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
-use affinity::{Mode, SourceKind};
-use domain::TenantId;
+use affinity::{Mode, Owner, Patience, SourceKind};
+use domain::{ModelName, TenantId};
 use placement::Policy;
+use routing::RankSources;
 use serde::de::{self, Deserializer};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
@@ -21,6 +24,19 @@ pub struct Config {
     /// Whether conversations are bound to targets. Baseline policies run as if it were off.
     #[serde(deserialize_with = "affinity_mode", serialize_with = "affinity_name")]
     pub affinity: Mode,
+    /// How many milliseconds sooner a turn must have its first token elsewhere, though its prefix is computed again
+    /// there, for it to leave a `hard` bound target once. The binding stays.
+    pub move_after_ms: u64,
+    /// Who decides the rank of a conversation, of every model: `engine` or `router` (`dynamo` means `router`). Where
+    /// nothing is set, an engine that keeps conversations on ranks by itself and takes none, else the router.
+    #[serde(deserialize_with = "rank_source", serialize_with = "rank_source_name")]
+    pub rank_source: Option<Owner>,
+    /// The same by model, over `rank_source`.
+    #[serde(
+        deserialize_with = "rank_sources",
+        serialize_with = "rank_source_names"
+    )]
+    pub rank_sources: BTreeMap<ModelName, Owner>,
     /// Where conversations are looked for, the first place that tells one first.
     #[serde(deserialize_with = "sources", serialize_with = "source_names")]
     pub conversation_order: Vec<SourceKind>,
@@ -45,6 +61,9 @@ impl Default for Config {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
             policy: Policy::default(),
             affinity: Mode::Hard,
+            move_after_ms: 2_000,
+            rank_source: None,
+            rank_sources: BTreeMap::new(),
             conversation_order: SourceKind::DEFAULT_ORDER.to_vec(),
             max_body: 32 << 20,
             default_tenant: TenantId::new("default").expect("a printable word is an id"),
@@ -62,9 +81,55 @@ impl Config {
         routing::Config {
             policy: self.policy,
             affinity: self.affinity,
+            patience: Patience {
+                wait: Duration::from_millis(self.move_after_ms).as_secs_f64(),
+                ..Patience::default()
+            },
             ..routing::Config::default()
         }
     }
+}
+
+impl Config {
+    /// Who decides the ranks of which models.
+    pub(crate) fn sources(&self) -> RankSources {
+        RankSources {
+            default: self.rank_source,
+            by_model: self.rank_sources.clone(),
+        }
+    }
+}
+
+fn rank_source<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Owner>, D::Error> {
+    let name = Option::<String>::deserialize(deserializer)?;
+    let source = name.map(|it| it.parse()).transpose();
+    source.map_err(de::Error::custom)
+}
+
+fn rank_sources<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<ModelName, Owner>, D::Error> {
+    let names = BTreeMap::<String, String>::deserialize(deserializer)?;
+    let sources = names.iter().map(|(model, source)| {
+        let model = model.parse().map_err(de::Error::custom)?;
+        Ok((model, source.parse().map_err(de::Error::custom)?))
+    });
+    sources.collect()
+}
+
+fn rank_source_name<S: Serializer>(
+    source: &Option<Owner>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    source.map(Owner::name).serialize(serializer)
+}
+
+fn rank_source_names<S: Serializer>(
+    sources: &BTreeMap<ModelName, Owner>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let names = sources.iter();
+    serializer.collect_map(names.map(|(model, source)| (model.as_str(), source.name())))
 }
 
 fn policy<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Policy, D::Error> {
@@ -98,6 +163,7 @@ fn tenant_name<S: Serializer>(tenant: &TenantId, serializer: S) -> Result<S::Ok,
 fn affinity_name<S: Serializer>(mode: &Mode, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(match mode {
         Mode::Hard => "hard",
+        Mode::Soft => "soft",
         Mode::Off => "off",
     })
 }
@@ -105,9 +171,10 @@ fn affinity_name<S: Serializer>(mode: &Mode, serializer: S) -> Result<S::Ok, S::
 fn affinity_mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Mode, D::Error> {
     match String::deserialize(deserializer)?.as_str() {
         "hard" => Ok(Mode::Hard),
+        "soft" => Ok(Mode::Soft),
         "off" => Ok(Mode::Off),
         other => Err(de::Error::custom(format!(
-            "{other:?} is no affinity mode: choose hard or off"
+            "{other:?} is no affinity mode: choose hard, soft or off"
         ))),
     }
 }

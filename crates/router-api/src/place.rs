@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use affinity::{ConversationKey, Owner};
+use affinity::ConversationKey;
 use contracts::rpc::{Acquire, Bound, CallError, Move};
 use domain::{DecisionId, Target};
 use placement::{Hint, Place};
@@ -151,18 +151,22 @@ impl Placing<'_> {
 
     /// Does with the binding what the decision says, and follows whoever was first.
     async fn bind(&self, key: &ConversationKey, request: &Request, turn: &mut Turn) {
-        let Some(target) = turn.decision.target().cloned() else {
+        let Some(target) = turn.decision.reserved_at().cloned() else {
             return;
         };
-        let held = match turn.decision.binding {
-            BindingAction::None => return,
-            BindingAction::Create | BindingAction::Keep => self.acquire(key, &target).await,
-            BindingAction::Rebind(reason) => self.rebind(key, &target, reason).await,
+        let held = match (turn.decision.binding, self.binding()) {
+            (BindingAction::None, _) => return,
+            (BindingAction::Excursion, Some(bound)) => self.acquire(key, &bound.target).await,
+            (BindingAction::Create | BindingAction::Keep | BindingAction::Excursion, _) => {
+                self.acquire(key, &target).await
+            }
+            (BindingAction::Rebind(reason), _) => self.rebind(key, &target, reason).await,
         };
         match held {
             Ok(bound) => {
                 turn.took_lease(key);
-                if bound.binding.target != target {
+                let beside = turn.decision.binding == BindingAction::Excursion;
+                if !beside && bound.binding.target != target {
                     self.follow(&bound, request, turn);
                 }
             }
@@ -180,7 +184,7 @@ impl Placing<'_> {
         let mut router = self.replica.mind.lock();
         let followed = router.follow(&turn.decision, request, &winner.binding, now);
         drop(router);
-        let usable = followed.target() == Some(&winner.binding.target);
+        let usable = followed.reserved_at() == Some(&winner.binding.target);
         if !usable {
             turn.return_lease();
         }
@@ -188,10 +192,11 @@ impl Placing<'_> {
     }
 
     async fn acquire(&self, key: &ConversationKey, proposed: &Target) -> Result<Bound, CallError> {
+        let owner = self.replica.mind.lock().owner(&proposed.worker);
         within_deadline(self.replica.affinity.acquire(Acquire {
             key: key.clone(),
             proposed: proposed.clone(),
-            owner: Owner::Router,
+            owner,
             actor: self.replica.instance.clone(),
         }))
         .await

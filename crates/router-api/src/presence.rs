@@ -81,7 +81,7 @@ pub(crate) async fn show(replica: Arc<Replica>, component: Component) {
     let mut ticks = interval(LOOK_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut shown: BTreeSet<WorkerId> = BTreeSet::new();
-    let mut named: Vec<Finding> = Vec::new();
+    let mut named: Vec<String> = Vec::new();
     loop {
         ticks.tick().await;
         let now = replica.clock.now();
@@ -91,7 +91,9 @@ pub(crate) async fn show(replica: Arc<Replica>, component: Component) {
             .workers()
             .map(|it| (it.id.clone(), router.epoch(&it.id).unwrap_or(it.epoch)))
             .collect();
-        let findings = router.findings(now);
+        let mut findings = texts(&router.findings(now));
+        let refused = router.workers().filter_map(|it| router.refusal(it));
+        findings.extend(refused.map(|it| it.to_string()));
         drop(router);
         let gauge = &replica.metrics.ranks.untrusted;
         let mut gone = std::mem::take(&mut shown);
@@ -116,7 +118,7 @@ pub(crate) async fn show(replica: Arc<Replica>, component: Component) {
             }
         }
         if findings != named {
-            component.finds(texts(&findings));
+            component.finds(findings.clone());
             named = findings;
         }
     }

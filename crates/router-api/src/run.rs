@@ -6,7 +6,7 @@ use affinity::{ConversationKey, Evidence};
 use contracts::rpc::{Acquire, Confirm, Release};
 use domain::{DpRank, Target, Tokens, Worker};
 use placement::Place;
-use routing::{Asked, Decision, Fault, Seen};
+use routing::{Asked, BindingAction, Decision, Fault, Seen};
 use tracing::warn;
 
 use crate::replica::{Replica, within_deadline};
@@ -90,6 +90,25 @@ impl Replica {
         counter.inc();
     }
 
+    /// A turn whose rank was its engine's choice has shown which it was.
+    pub(crate) fn confirm_rank(&self, run: &Run, ran: DpRank, evidence: Evidence) {
+        let (Some(key), Some(asked)) = (&run.conversation, run.decision.reserved_at()) else {
+            return;
+        };
+        let router = self.mind.lock();
+        let owned = router.worker(&asked.worker).is_some_and(|it| it.owns(ran));
+        drop(router);
+        if owned {
+            self.leases.confirm(Confirm {
+                key: key.clone(),
+                asked: asked.clone(),
+                observed: run.at(ran),
+                evidence,
+                actor: self.instance.clone(),
+            });
+        }
+    }
+
     /// A turn that named no rank has shown where it ran: its conversation is bound there, unless it is bound
     /// already.
     pub(crate) async fn learn_rank(&self, run: &Run, seen: Seen) {
@@ -98,6 +117,7 @@ impl Replica {
         };
         self.ledger.judge(run.decision.id, seen, None);
         let target = run.at(ran);
+        let owner = self.mind.lock().owner(&target.worker);
         let live = {
             let router = self.mind.lock();
             let worker = router.worker(&target.worker);
@@ -107,11 +127,15 @@ impl Replica {
         if !live {
             return;
         }
+        if run.decision.binding != BindingAction::None {
+            // It is bound already, to this worker, whose engine has chosen among its ranks.
+            return self.confirm_rank(run, ran, evidence);
+        }
         let actor = self.instance.clone();
         let acquired = within_deadline(self.affinity.acquire(Acquire {
             key: key.clone(),
             proposed: target.clone(),
-            owner: affinity::Owner::Router,
+            owner,
             actor: actor.clone(),
         }));
         let Ok(bound) = acquired.await else {

@@ -105,8 +105,10 @@ impl RouterApi {
         let metrics = Metrics::new(&context.registry)?;
         let (leases, lanes) = Leases::new(metrics.untold.clone());
         let (evidence, watches) = Evidence::new(metrics.ranks.unwatched.clone());
+        let mut router = Router::new(instance.clone(), config.mind());
+        router.set_rank_sources(config.sources());
         let replica = Replica {
-            mind: Mind::new(Router::new(instance.clone(), config.mind())),
+            mind: Mind::new(router),
             ids: Ids::new(&instance),
             clock: context.clock,
             config,

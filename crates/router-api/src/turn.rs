@@ -120,12 +120,17 @@ impl Turn {
         let id = self.decision.id;
         let replica = &self.replica;
         replica.mind.lock().first_token(id, replica.clock.now());
-        if let (Some(key), Some(target)) = (&self.lease, self.decision.target()) {
+        if let (Some(key), Some(target)) = (&self.lease, self.decision.reserved_at()) {
+            // Where the engine chooses, its worker is confirmed and no rank.
+            let evidence = match self.decision.target() {
+                Some(_) => Evidence::Asked,
+                None => Evidence::None,
+            };
             replica.leases.confirm(Confirm {
                 key: key.clone(),
                 asked: target.clone(),
                 observed: target.clone(),
-                evidence: Evidence::Asked,
+                evidence,
                 actor: replica.instance.clone(),
             });
         }
@@ -140,6 +145,12 @@ impl Turn {
             && self.decision.target().is_some()
         {
             self.replica.saw(&watch.run, Seen::Named(rank));
+        }
+        if let (Some(watch), Some(rank), Some(_)) = (&watch, named, &self.lease)
+            && self.decision.target().is_none()
+        {
+            self.replica
+                .confirm_rank(&watch.run, rank, Evidence::Answer);
         }
         if let Some(release) = self.release(end) {
             self.replica.leases.release(release);
@@ -249,7 +260,7 @@ impl Turn {
     /// What gives the lease back.
     fn release(&mut self, end: &CallEnd) -> Option<Release> {
         let key = self.lease.take()?;
-        let asked = self.decision.target()?;
+        let asked = self.decision.reserved_at()?;
         let ran = end.observed_rank.map_or(asked.dp_rank, |(rank, _)| rank);
         let ran = Target {
             dp_rank: ran,

@@ -1,18 +1,29 @@
 //! What a conversation's binding demands of one turn.
 
-use affinity::{Binding, ConversationKey, Liveness, Mode, MoveReason, Plan, plan_turn};
+use affinity::{
+    Binding, ConversationKey, Liveness, Mode, MoveReason, Owner, Patience, Plan, Prices, plan_turn,
+};
 use domain::{Target, TargetState, Tokens};
-use placement::{Barred, Candidate, Snapshot};
+use placement::{Barred, Candidate, Choice, Scored, Snapshot};
 use xxhash_rust::xxh3::xxh3_64;
 
+/// What a plan is made from.
+pub(crate) struct Asked<'a> {
+    pub(crate) mode: Mode,
+    pub(crate) patience: Patience,
+    pub(crate) binding: Option<&'a Binding>,
+    /// Who decides the ranks of the bound worker.
+    pub(crate) owner: Owner,
+    pub(crate) snapshot: &'a Snapshot,
+    /// What the policy would choose.
+    pub(crate) choice: Option<&'a Choice>,
+    pub(crate) isl: Tokens,
+}
+
 /// Decides whether a turn is served by its bound target, given the fleet as it is now.
-pub(crate) fn plan(
-    mode: Mode,
-    binding: Option<&Binding>,
-    snapshot: &Snapshot,
-    isl: Tokens,
-) -> Plan {
-    let Some(bound) = binding.filter(|_| mode == Mode::Hard) else {
+pub(crate) fn plan(asked: &Asked<'_>) -> Plan {
+    let Asked { mode, snapshot, .. } = *asked;
+    let Some(bound) = asked.binding.filter(|_| mode != Mode::Off) else {
         return Plan::New;
     };
     let candidate = snapshot
@@ -22,8 +33,41 @@ pub(crate) fn plan(
     if candidate.is_some_and(|it| it.barred == Some(Barred::Tried)) {
         return Plan::Rebind(MoveReason::Failed);
     }
-    let overlap = candidate.and_then(|it| overlap(snapshot, it, isl));
-    plan_turn(mode, binding, liveness(snapshot, &bound.target), overlap)
+    // Of a rank that is not known nothing can be said.
+    let known = candidate.filter(|_| bound.knows_rank());
+    let overlap = known.and_then(|it| overlap(snapshot, it, asked.isl));
+    let liveness = liveness(snapshot, &bound.target);
+    let prices = candidate.and_then(|it| prices(asked, it));
+    plan_turn(
+        mode,
+        asked.binding,
+        liveness,
+        overlap,
+        prices,
+        &asked.patience,
+    )
+}
+
+/// The prices of the bound target and of the policy's choice, where that is elsewhere.
+fn prices(asked: &Asked<'_>, bound: &Candidate) -> Option<Prices> {
+    let choice = asked.choice?;
+    let elsewhere = choice.place.target()?;
+    let is_elsewhere = match asked.owner {
+        Owner::Router => *elsewhere != bound.target,
+        // Its engine chooses among its ranks.
+        Owner::Engine => elsewhere.worker != bound.target.worker,
+    };
+    let score = |target: &Target| choice.scores.iter().find(|it| it.target == *target);
+    let there = score(elsewhere).filter(|_| is_elsewhere)?;
+    let here = score(&bound.target)?;
+    let wait = |it: &Scored| it.terms.pending + it.terms.miss + it.terms.transfer;
+    Some(Prices {
+        wait: wait(here),
+        wait_elsewhere: wait(there),
+        cost: here.cost,
+        cost_elsewhere: there.cost,
+        recompute: here.terms.credited.as_f64() / bound.prefill_rate,
+    })
 }
 
 fn liveness(snapshot: &Snapshot, target: &Target) -> Liveness {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use affinity::Mode;
+use affinity::{Mode, Patience};
 use placement::Policy;
 
 /// Settings of one router.
@@ -12,6 +12,8 @@ pub struct Config {
     pub policy: Policy,
     /// How far bindings hold. Baseline policies run as if it were off.
     pub affinity: Mode,
+    /// When a turn leaves a bound target that could serve it.
+    pub patience: Patience,
     /// Prefill tokens per second of a rank until outcomes have taught better.
     pub prefill_rate: f64,
     /// Time between two tokens of a sequence until outcomes have taught better.
@@ -27,6 +29,7 @@ impl Default for Config {
         Self {
             policy: Policy::Kv,
             affinity: Mode::Hard,
+            patience: Patience::default(),
             prefill_rate: 8_000.0,
             decode_step: Duration::from_millis(10),
             reservation_lease: Duration::from_secs(60),

@@ -55,6 +55,8 @@ pub enum Reason {
     Bound,
     /// Its conversation is bound there, and although the target drains nothing else can serve.
     BoundForLackOfOthers,
+    /// Its conversation is bound elsewhere, where it would have waited too long.
+    Excursion,
     /// Another router bound its conversation there first.
     Followed,
     /// Somebody insisted.
@@ -72,6 +74,8 @@ pub enum BindingAction {
     Keep,
     /// Move its binding to the place.
     Rebind(MoveReason),
+    /// Hold the binding where it is, while this turn runs elsewhere.
+    Excursion,
 }
 
 /// What a decision had to do without.

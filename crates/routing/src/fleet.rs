@@ -3,15 +3,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use affinity::Owner;
 use domain::{
     BlockSize, DpRank, Endpoint, Epoch, KvEndpoints, ModelName, RankControl, RankLoad, Target,
     TargetState, Timestamp, Tokens, Worker, WorkerId,
 };
 use placement::Reservations;
 
-use crate::Config;
 use crate::drains::Drains;
 use crate::learnt::Speed;
+use crate::{Config, RankSources};
 
 /// How long a gauge is believed.
 const GAUGE_LEASE: Duration = Duration::from_secs(10);
@@ -27,6 +28,7 @@ pub(crate) struct Fleet {
     epochs: HashMap<WorkerId, Epoch>,
     targets: HashMap<Target, Memory>,
     pub(crate) drains: Drains,
+    pub(crate) sources: RankSources,
     /// Until when an endpoint is avoided that refused the rank it was asked for.
     refusals: HashMap<(WorkerId, Epoch, Endpoint), Timestamp>,
 }
@@ -105,6 +107,9 @@ impl Fleet {
 
     /// The state of a worker's rank, without what the index says of it.
     pub(crate) fn state(&self, worker: &Worker, dp_rank: DpRank) -> TargetState {
+        if self.sources.refusal(worker).is_some() {
+            return TargetState::Gone;
+        }
         self.drains.state(&worker.id, dp_rank, worker.state)
     }
 
@@ -160,6 +165,12 @@ impl Fleet {
 
     pub(crate) fn workers(&self) -> impl Iterator<Item = &Worker> {
         self.workers.values().map(|it| &it.worker)
+    }
+
+    /// Who decides the ranks of a worker.
+    pub(crate) fn owner(&self, worker: &WorkerId) -> Owner {
+        let worker = self.worker(worker);
+        worker.map_or(Owner::Router, |it| self.sources.owner(it))
     }
 
     pub(crate) fn worker(&self, worker: &WorkerId) -> Option<&Worker> {

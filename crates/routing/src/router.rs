@@ -6,19 +6,20 @@ mod steer;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
+use affinity::Owner;
 use domain::{
     BlockSize, DecisionId, DpRank, Epoch, InstanceId, ModelName, RankLoad, ReservationChange,
     Target, TargetState, Timestamp, Tokens, Worker, WorkerId,
 };
 use placement::{Reservation, Reservations};
 
-use crate::Config;
 use crate::drains::{Drained, Drains};
 use crate::fleet::Fleet;
 use crate::learnt::Mean;
 use crate::open::Open;
 use crate::presumed::Presumed;
 use crate::truth::{Finding, RankTruth};
+use crate::{Config, RankSourceError, RankSources};
 
 /// Requests on their way at one router: beyond, outcomes are no longer matched to decisions.
 const MAX_OPEN: usize = 262_144;
@@ -107,6 +108,22 @@ impl Router {
     /// have go elsewhere at their next turn. Holds over incarnations, and before a worker registers.
     pub fn set_drains(&mut self, drained: impl IntoIterator<Item = (WorkerId, Option<DpRank>)>) {
         self.fleet.drains = Drains::new(drained);
+    }
+
+    /// Sets who decides the ranks of which models. A worker that cannot do it is left out: see
+    /// [`Router::refusal`].
+    pub fn set_rank_sources(&mut self, sources: RankSources) {
+        self.fleet.sources = sources;
+    }
+
+    /// Who decides the ranks of a worker.
+    pub fn owner(&self, worker: &WorkerId) -> Owner {
+        self.fleet.owner(worker)
+    }
+
+    /// Why a worker is left out, if it is.
+    pub fn refusal(&self, worker: &Worker) -> Option<RankSourceError> {
+        self.fleet.sources.refusal(worker)
     }
 
     /// What of a worker is drained.

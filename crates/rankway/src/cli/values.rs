@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
+use affinity::{Owner, UnknownOwner};
 use domain::{DecisionId, WorkerId};
 use http::Uri;
 use placement::Policy;
@@ -47,6 +48,12 @@ pub(super) fn decision_id(text: &str) -> Result<String, String> {
                 .to_owned(),
         ),
     }
+}
+
+/// Who decides ranks.
+pub(super) fn rank_source(text: &str) -> Result<Owner, String> {
+    text.parse()
+        .map_err(|error: UnknownOwner| error.to_string())
 }
 
 /// A worker, or one of its ranks as `WORKER/RANK`.

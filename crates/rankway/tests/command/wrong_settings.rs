@@ -15,8 +15,16 @@ const WITH_AN_ENGINE: &[(&str, &[&str])] = &[
     ),
     ("[router]\npolicy = \"best\"", POLICIES),
     (
-        "[router]\naffinity = \"soft\"",
-        &["router.affinity", "choose hard or off"],
+        "[router]\naffinity = \"firm\"",
+        &["router.affinity", "choose hard, soft or off"],
+    ),
+    (
+        "[router]\nrank_source = \"x\"",
+        &["router.rank_source", "choose engine or router"],
+    ),
+    (
+        "[router.rank_sources]\nm = \"x\"",
+        &["router.rank_sources", "choose engine or router"],
     ),
     (
         "[router]\nlisten = \"x\"",
@@ -108,9 +116,15 @@ async fn settings_files_that_cannot_be_used() {
 #[tokio::test]
 async fn variables_that_cannot_be_used() {
     let check = "config check --worker-urls http://a:1";
-    let table: [(&str, &str, &[&str]); 10] = [
+    let table: [(&str, &str, &[&str]); 12] = [
         ("RANKWAY_POLICY", "best", POLICIES),
         ("RANKWAY_ROUTER__POLICY", "best", POLICIES),
+        ("RANKWAY_RANK_SOURCE", "x", &["--rank-source", "engine"]),
+        (
+            "DYN_ENGINE_CONV_AFFINITY_DP_RANK_SOURCE",
+            "x",
+            &["dp-rank-source", "engine"],
+        ),
         (
             "RANKWAY_ROUTR__POLICY",
             "kv",
@@ -192,4 +206,24 @@ async fn variables_of_other_commands_are_no_mistake() {
 
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(ended.stdout.contains("http://b:1"), "{}", ended.stdout);
+}
+
+#[tokio::test]
+async fn the_rank_source_is_read_from_the_name_that_workers_know_too() {
+    let show = ["config", "show", "--json", "--worker-urls", "http://a:1"];
+    let read = async |variables: &[(&str, &str)]| {
+        let shown = run(&show, variables).await;
+        let shown: serde_json::Value = serde_json::from_str(&shown.stdout).unwrap();
+        shown["router"]["rank_source"].clone()
+    };
+    let known = "DYN_ENGINE_CONV_AFFINITY_DP_RANK_SOURCE";
+    assert_eq!(read(&[]).await, serde_json::Value::Null);
+    assert_eq!(read(&[(known, "dynamo")]).await, "router");
+    assert_eq!(read(&[(known, "engine")]).await, "engine");
+    let both = [(known, "engine"), ("RANKWAY_RANK_SOURCE", "router")];
+    assert_eq!(
+        read(&both).await,
+        "router",
+        "its own name is the stronger one"
+    );
 }

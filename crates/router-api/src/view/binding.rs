@@ -67,7 +67,7 @@ impl BindingView {
             epoch: epoch.get(),
             dp_rank: known.map(|it| it.dp_rank.get()),
             target: known.map(Target::to_string),
-            owner: names::owner(binding.owner).to_owned(),
+            owner: binding.owner.name().to_owned(),
             state: state.to_owned(),
             evidence: names::evidence(binding.evidence).to_owned(),
             reason: binding.moved.map(|it| names::moved(it).to_owned()),
@@ -96,7 +96,7 @@ impl BindingView {
         let owners = [Owner::Router, Owner::Engine];
         let owner = owners
             .into_iter()
-            .find(|it| names::owner(*it) == self.owner);
+            .find(|it| it.name() == self.owner);
         let grades = [
             Evidence::None,
             Evidence::Asked,

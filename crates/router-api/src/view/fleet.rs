@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use domain::{DpRank, Endpoint, KvEndpoints, Target, TargetState, Timestamp, Worker};
+use domain::{DpRank, Endpoint, KvEndpoints, Target, Timestamp, Worker};
 use routing::Router;
 use serde::Serialize;
 
@@ -27,6 +27,12 @@ pub(crate) struct WorkerView {
     /// How far its rank can be decided, by endpoint.
     rank_control: BTreeMap<&'static str, &'static str>,
     state: &'static str,
+    /// Who decides the ranks of its conversations.
+    rank_source: &'static str,
+    /// Whether its engine keeps conversations on ranks by itself.
+    owns_bindings: bool,
+    /// Why it is left out, where it cannot do what is set.
+    refused: Option<String>,
     /// Whether an operator drains all of it.
     drained: bool,
     /// The ranks that an operator drains by themselves.
@@ -52,11 +58,10 @@ impl WorkerView {
         let drained = router.drained(&worker.id).cloned().unwrap_or_default();
         let mut states = worker.ranks().map(|rank| router.state(worker, rank));
         // Where no rank takes new conversations any more, neither does the worker.
-        let draining = states.all(|it| it == TargetState::Draining) && worker.dp_size > 0;
-        let state = if draining {
-            TargetState::Draining
-        } else {
-            worker.state
+        let first = states.next().unwrap_or(worker.state);
+        let state = match states.all(|it| it == first) {
+            true => first,
+            false => worker.state,
         };
         Self {
             id: worker.id.to_string(),
@@ -79,6 +84,9 @@ impl WorkerView {
                 })
                 .collect(),
             state: state.name(),
+            rank_source: router.owner(&worker.id).name(),
+            owns_bindings: worker.capability.owns_bindings,
+            refused: router.refusal(worker).map(|it| it.to_string()),
             drained: drained.whole,
             drained_ranks: drained.ranks.iter().map(|it| it.get()).collect(),
             lease_until_seconds: worker.lease_until.as_secs_f64(),

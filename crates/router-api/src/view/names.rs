@@ -1,6 +1,6 @@
 //! Names of variants in JSON. Part of the API: they outlive the variants' own.
 
-use affinity::{Evidence, MoveReason, Owner};
+use affinity::{Evidence, MoveReason};
 use domain::{EngineKind, RankControl};
 use placement::{Barred, Choice, Place};
 use routing::{BindingAction, Reason, Status};
@@ -24,6 +24,7 @@ pub(super) fn reason(reason: Reason) -> String {
         Reason::Policy(By::Rendezvous { among }) => format!("rendezvous_of_{among}"),
         Reason::Bound => "bound".to_owned(),
         Reason::BoundForLackOfOthers => "bound_for_lack_of_others".to_owned(),
+        Reason::Excursion => "excursion".to_owned(),
         Reason::Followed => "followed".to_owned(),
         Reason::Pinned => "pinned".to_owned(),
     }
@@ -34,6 +35,7 @@ pub(super) fn binding(action: BindingAction) -> String {
         BindingAction::None => "none".to_owned(),
         BindingAction::Create => "create".to_owned(),
         BindingAction::Keep => "keep".to_owned(),
+        BindingAction::Excursion => "hold".to_owned(),
         BindingAction::Rebind(why) => format!("rebind_{}", moved(why)),
     }
 }
@@ -71,13 +73,6 @@ pub(super) const fn status(status: Status) -> &'static str {
         Status::Unreachable => "unreachable",
         Status::Invalid => "invalid",
         Status::Cancelled => "cancelled",
-    }
-}
-
-pub(super) const fn owner(owner: Owner) -> &'static str {
-    match owner {
-        Owner::Router => "router",
-        Owner::Engine => "engine",
     }
 }
 

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use std::time::Duration;
 
-use affinity::{Binding, Mode, MoveReason, Plan};
+use affinity::{Binding, Mode, MoveReason, Owner, Plan};
 use domain::{ReservationChange, Target, Timestamp, Tokens};
 use placement::{Candidate, Choice, NoCandidate, Place, Reservation, Snapshot, choose, landmarks};
 
 use super::{MAX_OPEN, Router};
-use crate::binding::{conversation_hash, plan};
+use crate::binding::{Asked, conversation_hash, plan};
 use crate::open::Open;
 use crate::snapshot::Sources;
 use crate::{BindingAction, Decision, Degraded, NoTarget, OverlapView, Pin, Reason, Request};
@@ -77,7 +77,17 @@ impl Router {
             hint: request.hint.clone(),
         };
         let choice = choose(&asked, &snapshot, self.config.policy, seed);
-        let verdict = verdict(self.config.affinity(), request, binding, &snapshot, &choice)?;
+        let bound_by = binding.map_or(Owner::Router, |it| self.fleet.owner(&it.target.worker));
+        let turn = Asked {
+            mode: self.config.affinity(),
+            patience: self.config.patience,
+            binding,
+            owner: bound_by,
+            snapshot: &snapshot,
+            choice: choice.as_ref().ok(),
+            isl: request.isl,
+        };
+        let verdict = verdict(&turn, request, &choice)?;
         let verdict = self.steered(verdict, request.endpoint);
         let mut degraded = self.degraded(&verdict, request.endpoint, now);
         if index.is_none() {
@@ -236,12 +246,16 @@ fn pinned(candidates: Vec<Candidate>, request: &Request) -> Result<Vec<Candidate
 }
 
 fn verdict(
-    mode: Mode,
+    turn: &Asked<'_>,
     request: &Request,
-    binding: Option<&Binding>,
-    snapshot: &Snapshot,
     choice: &Result<Choice, NoCandidate>,
 ) -> Result<Verdict, NoTarget> {
+    let Asked {
+        mode,
+        binding,
+        snapshot,
+        ..
+    } = *turn;
     let chosen = choice.as_ref().map_err(|_| no_target(request, snapshot));
     if let Some(pin) = &request.pin {
         return Ok(Verdict {
@@ -263,13 +277,17 @@ fn verdict(
         binding,
         wanted: None,
     };
-    match (plan(mode, binding, snapshot, request.isl), binding) {
+    match (plan(turn), binding) {
         (Plan::Keep, Some(binding)) => Ok(bound(binding, Reason::Bound)),
         (Plan::Rebind(MoveReason::Drained), Some(binding)) if chosen.is_err() => {
             Ok(bound(binding, Reason::BoundForLackOfOthers))
         }
         (Plan::Rebind(reason), Some(binding)) => {
             let choice = chosen?;
+            if turn.owner == Owner::Engine && is_of_worker(choice, &binding.target) {
+                // Which of its ranks is the engine's to decide.
+                return Ok(bound(binding, Reason::Bound));
+            }
             let stays = choice.place.target() == Some(&binding.target);
             let action = if stays {
                 BindingAction::Keep
@@ -278,8 +296,12 @@ fn verdict(
             };
             Ok(free(choice, action))
         }
-        (Plan::New | Plan::Keep | Plan::Rebind(_), _) => {
-            let binds = mode == Mode::Hard && request.conversation.is_some();
+        (Plan::Excursion, Some(_)) => Ok(Verdict {
+            reason: Reason::Excursion,
+            ..free(chosen?, BindingAction::Excursion)
+        }),
+        (Plan::New | Plan::Keep | Plan::Rebind(_) | Plan::Excursion, _) => {
+            let binds = mode != Mode::Off && request.conversation.is_some();
             let action = if binds {
                 BindingAction::Create
             } else {
@@ -288,6 +310,11 @@ fn verdict(
             Ok(free(chosen?, action))
         }
     }
+}
+
+fn is_of_worker(choice: &Choice, bound: &Target) -> bool {
+    let chosen = choice.place.target();
+    chosen.is_some_and(|it| it.worker == bound.worker && it.epoch == bound.epoch)
 }
 
 fn no_target(request: &Request, snapshot: &Snapshot) -> NoTarget {

@@ -1,5 +1,6 @@
 //! How far the rank of a placed request is in the router's hand, and what is presumed of workers without events.
 
+use affinity::Owner;
 use domain::{Endpoint, SequenceHash, Target, TargetState, Timestamp};
 use placement::Place;
 
@@ -16,8 +17,9 @@ impl Router {
         let Place::Target(wanted) = &verdict.place else {
             return verdict;
         };
+        let engine_owns = self.fleet.owner(&wanted.worker) == Owner::Engine;
         let member = self.fleet.member(&wanted.worker);
-        if member.is_none_or(|it| it.can_be_steered(endpoint)) {
+        if !engine_owns && member.is_none_or(|it| it.can_be_steered(endpoint)) {
             return verdict;
         }
         Verdict {
@@ -25,7 +27,11 @@ impl Router {
                 worker: wanted.worker.clone(),
                 epoch: wanted.epoch,
             },
-            binding: BindingAction::None,
+            // What an engine keeps on a rank by itself is bound all the same: to its worker, until the rank shows.
+            binding: match engine_owns {
+                true => verdict.binding,
+                false => BindingAction::None,
+            },
             wanted: Some(wanted.clone()),
             ..verdict
         }
@@ -43,7 +49,8 @@ impl Router {
         if member.is_some_and(|it| !it.has_events()) {
             degraded.push(Degraded::NoEvents);
         }
-        if verdict.wanted.is_some() {
+        let owner = self.fleet.owner(verdict.place.worker());
+        if verdict.wanted.is_some() && owner == Owner::Router {
             degraded.push(Degraded::RankNotControlled);
         }
         if let Place::Target(Target { worker, epoch, .. }) = &verdict.place

@@ -4,8 +4,10 @@
 
 mod binding;
 mod drains;
+mod excursion;
 mod fleet;
 mod lifecycle;
+mod owner;
 mod ranks;
 mod replay;
 mod spread;

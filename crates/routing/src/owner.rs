@@ -1,0 +1,88 @@
+//! Who decides the rank of a conversation: the router, or an engine that keeps conversations on ranks by itself.
+
+use std::collections::BTreeMap;
+
+use affinity::Owner;
+use domain::{Endpoint, ModelName, RankControl, Worker, WorkerId};
+
+/// What is set about who decides ranks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RankSources {
+    /// For every model that is not named.
+    pub default: Option<Owner>,
+    /// By model.
+    pub by_model: BTreeMap<ModelName, Owner>,
+}
+
+/// A worker cannot do what is set: it is left out until it can, or something else is set.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RankSourceError {
+    /// It takes no rank, and is asked for some.
+    #[error("{key} is router, but worker {worker} takes no rank: set it to engine")]
+    TakesNone {
+        /// The setting.
+        key: String,
+        /// The worker.
+        worker: WorkerId,
+    },
+    /// Its engine owns conversations, and it is not known to keep an explicit first rank: two tables would differ.
+    #[error(
+        "{key} is router, but the engine of worker {worker} owns its conversations and has not shown that it keeps \
+         the first rank it is asked for: set it to engine, or run one that does"
+    )]
+    KeepsNone {
+        /// The setting.
+        key: String,
+        /// The worker.
+        worker: WorkerId,
+    },
+}
+
+impl RankSources {
+    fn set(&self, model: &ModelName) -> Option<Owner> {
+        self.by_model.get(model).copied().or(self.default)
+    }
+
+    /// Who decides the ranks of `worker`. An only rank is nobody's choice. What is not set is the engine's where it
+    /// owns conversations and takes no rank; one that takes first ranks has been told to.
+    pub(crate) fn owner(&self, worker: &Worker) -> Owner {
+        if worker.dp_size <= 1 {
+            return Owner::Router;
+        }
+        self.set(&worker.model).unwrap_or_else(|| {
+            match worker.capability.owns_bindings && !takes_ranks(worker) {
+                true => Owner::Engine,
+                false => Owner::Router,
+            }
+        })
+    }
+
+    /// Why a worker is left out, if it is.
+    pub(crate) fn refusal(&self, worker: &Worker) -> Option<RankSourceError> {
+        let asked = self.set(&worker.model) == Some(Owner::Router);
+        if !asked || worker.dp_size <= 1 || takes_ranks(worker) {
+            return None;
+        }
+        let key = match self.by_model.contains_key(&worker.model) {
+            true => format!("router.rank_sources.{}", worker.model),
+            false => "router.rank_source".to_owned(),
+        };
+        let worker_id = worker.id.clone();
+        Some(match worker.capability.owns_bindings {
+            true => RankSourceError::KeepsNone {
+                key,
+                worker: worker_id,
+            },
+            false => RankSourceError::TakesNone {
+                key,
+                worker: worker_id,
+            },
+        })
+    }
+}
+
+fn takes_ranks(worker: &Worker) -> bool {
+    let control = worker.capability.rank_control;
+    let mut endpoints = Endpoint::ALL.iter();
+    endpoints.any(|it| *control.get(*it) != RankControl::None)
+}
