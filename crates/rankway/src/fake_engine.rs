@@ -29,6 +29,7 @@ pub(crate) fn run(args: FakeEngineArgs) -> Result<(), Failure> {
         speed_up: args.speed_up,
         seed: args.seed,
         misbehave: args.misbehave.unwrap_or_default(),
+        conversations: args.conversation_affinity,
         ..engine_sim::Config::default()
     };
     crate::runtime()?.block_on(serve(config))

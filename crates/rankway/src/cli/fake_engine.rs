@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use clap::Args;
-use engine_sim::{Dialect, Misbehaviour};
+use engine_sim::{Conversations, Dialect, Misbehaviour};
 
 use super::values::{address, number, whole};
 use super::{BLOCK_TOKENS, RANK_BLOCKS, SPEED_UP};
@@ -27,9 +27,15 @@ Several, with commas between them:
   restart-after=N         after N requests, once idle: forget the caches and count events from
                           0 again without a word, connections stay open
   publish-late=MILLIS     publish events that long after they happened
+
+--conversation-affinity takes, behind engine or router, how it differs from today's engine:
+  forgets-first-ranks     follow the rank of a first turn without keeping it
+  max-sessions=N          forget the conversation that is longest unused beyond N
+A tensorrt-llm has no event ports: whoever wants its events asks for them.
+
 Rankway says what it found in /readyz and in rankway_rank_faults_total on its admin address.")]
 pub(crate) struct FakeEngineArgs {
-    /// Engine to speak as: vllm or sglang
+    /// Engine to speak as: vllm, sglang or tensorrt-llm
     #[arg(long, default_value = "vllm", env = "RANKWAY_FAKE_ENGINE")]
     pub(crate) engine: Dialect,
     /// Release to speak as, such as 0.32.0 [default: the newest known]
@@ -106,6 +112,13 @@ pub(crate) struct FakeEngineArgs {
     /// Publish no KV events
     #[arg(long, env = "RANKWAY_FAKE_NO_EVENTS")]
     pub(crate) no_events: bool,
+    /// How a tensorrt-llm keeps conversations: engine or router, whoever chooses first ranks; see below [default: not]
+    #[arg(
+        long,
+        value_name = "SOURCE,...",
+        env = "RANKWAY_FAKE_CONVERSATION_AFFINITY"
+    )]
+    pub(crate) conversation_affinity: Option<Conversations>,
     /// What to do wrong, such as ignore-rank=completions,publish-late=2000; see below [default: nothing]
     #[arg(long, value_name = "KIND,...", env = "RANKWAY_FAKE_MISBEHAVE")]
     pub(crate) misbehave: Option<Misbehaviour>,

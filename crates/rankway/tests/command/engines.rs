@@ -45,6 +45,42 @@ async fn a_conversation_stays_on_its_rank_of_sglang() {
 }
 
 #[tokio::test]
+async fn a_conversation_stays_on_its_rank_of_tensorrt_llm() {
+    for affinity in [&[][..], &["--conversation-affinity", "router"]] {
+        let data = TempDir::new().unwrap();
+        let flags = [&["--engine", "tensorrt-llm"], affinity].concat();
+        let engine = Engine::start_as(&flags).await;
+        let up = Up::start(data.path(), &[&engine]).await;
+        keeps_conversations(&up, 4).await;
+        index_equals(&up, 1).await;
+        assert_eq!(workers(&up).await[0]["engine"], "tensorrt-llm");
+    }
+}
+
+#[tokio::test]
+async fn an_engine_that_chooses_ranks_is_told_conversations_and_keeps_them() {
+    let data = TempDir::new().unwrap();
+    let flags = [
+        "--engine",
+        "tensorrt-llm",
+        "--conversation-affinity",
+        "engine",
+    ];
+    let engine = Engine::start_as(&flags).await;
+    let up = Up::start(data.path(), &[&engine]).await;
+    // More than ranks, in turns: only who is told apart is kept apart.
+    let mut conversations: Vec<_> = (1..=6).map(Conversation::new).collect();
+    for turn in 1..=3 {
+        for conversation in &mut conversations {
+            let answer = conversation.attempt(&up.api).await.unwrap();
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            let cached = &answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"];
+            assert!(turn == 1 || cached.as_u64().unwrap() >= 64, "{cached}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn pages_of_one_token_are_gathered_into_blocks() {
     let data = TempDir::new().unwrap();
     // Room for few conversations, so that pages leave as well.
@@ -107,7 +143,7 @@ async fn two_engines_with_blocks_of_different_sizes_share_a_model() {
 async fn every_engine_can_be_named_in_the_settings() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("rankway.toml");
-    for engine in ["vllm", "sglang", "llama-cpp"] {
+    for engine in ["vllm", "sglang", "tensorrt-llm", "llama-cpp"] {
         let worker = format!("[[workers]]\nurl = \"http://a:1\"\nengine = \"{engine}\"\n");
         std::fs::write(&file, worker).unwrap();
         let shown = run(
