@@ -2,8 +2,11 @@
 //!
 //! A conversation is born when a request first extends such an end. It is named after the second block that
 //! this request adds, so that two requests that go on differently from one end are two conversations, and so
-//! that every router that hears of the name finds it in all later turns: no router needs to know what another
-//! has seen, only which conversations there are.
+//! that every router that hears of the name finds it in all later turns.
+//!
+//! What others may miss of this: the ends that a router has not heard of, after a restart or a loss, make it
+//! name a conversation a turn later than another would have; and where two name one at once, the deeper name
+//! is found from then on.
 
 use std::fmt;
 use std::time::Duration;
@@ -73,7 +76,7 @@ pub struct Lineage {
 /// What is known of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mark {
-    /// A request ended here that belongs to no conversation.
+    /// A request ended here of which no conversation is known.
     End,
     /// A turn of this conversation ended here.
     EndOf(Origin),
@@ -128,6 +131,13 @@ impl Lineage {
         if let Some(end) = hashes.last() {
             let mark = found.map_or(Mark::End, Mark::EndOf);
             self.marks.put((kin, *end), mark, now);
+        }
+    }
+
+    /// Takes in where a request of another router ended, of which nothing else is known.
+    pub fn hear_end(&mut self, kin: Kin, end: SequenceHash, now: Timestamp) {
+        if self.marks.get(&(kin, end), now).is_none() {
+            self.marks.put((kin, end), Mark::End, now);
         }
     }
 

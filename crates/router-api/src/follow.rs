@@ -118,6 +118,8 @@ pub(crate) async fn follow_peers(replica: Arc<Replica>, bus: Arc<dyn Bus>) {
         for change in &batch.changes {
             router.apply_peer(&batch.router, change, now);
         }
+        drop(router);
+        replica.hear_ends(&batch);
         Ok(())
     };
     follow_topic(&replica, bus.as_ref(), &topics::RESERVATIONS, apply).await;

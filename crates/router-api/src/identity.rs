@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use affinity::{Binding, Claim, Correlations, Kin, Lineage, SourceKind};
 use bus::{Bus, Change};
-use contracts::topics;
-use domain::{Endpoint, SequenceHash, Tokens};
+use contracts::{ReservationBatch, topics};
+use domain::{Endpoint, ReservationChange, SequenceHash, Tokens};
 
 use crate::follow::{follow_table, read};
 use crate::intake::{Blocks, Intake};
@@ -48,6 +48,32 @@ impl Replica {
         if record {
             let source = source.map_or(NOWHERE, SourceKind::name);
             self.metrics.sources.with_label_values(&[source]).inc();
+        }
+    }
+
+    /// Hears where the requests of a peer end, so that any of them is gone on with here.
+    pub(crate) fn hear_ends(&self, batch: &ReservationBatch) {
+        if batch.router == self.instance {
+            return;
+        }
+        let router = self.mind.lock();
+        let ends = batch.changes.iter().filter_map(|change| match change {
+            ReservationChange::Reserve {
+                target, landmarks, ..
+            } => Some((
+                router.worker(&target.worker)?.model.clone(),
+                *landmarks.last()?,
+            )),
+            ReservationChange::Release { .. } => None,
+        });
+        let ends: Vec<_> = ends.collect();
+        drop(router);
+        let now = self.clock.now();
+        let lineage = &mut self.memory.lock().lineage;
+        for (model, end) in ends {
+            // Reservations do not say whose they are: here, all are one tenant's.
+            let kin = Kin::of(&self.config.default_tenant, &model);
+            lineage.hear_end(kin, end, now);
         }
     }
 

@@ -134,24 +134,30 @@ fn turns() -> impl Strategy<Value = (u64, Vec<(u64, u64, usize)>)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// Whoever takes a turn: what has a name keeps it, no two conversations share one, and a router that has
-    /// seen a turn two blocks shorter has a name for it.
+    /// Whoever takes a turn: what has a name keeps it, no two conversations share one, and what is two blocks
+    /// longer than any turn before has a name.
     #[test]
     fn every_router_finds_what_any_has_named((shared, turns) in turns()) {
         let mut routers = [Lineage::default(), Lineage::default(), Lineage::default()];
         let mut lengths: BTreeMap<u64, u64> = BTreeMap::new();
-        let mut ends: BTreeMap<(u64, usize), u64> = BTreeMap::new();
+        let mut ends: BTreeMap<u64, u64> = BTreeMap::new();
         let mut names: BTreeMap<u64, Origin> = BTreeMap::new();
         for (name, added, router) in turns {
             let length = lengths.entry(name).or_default();
             *length += added;
-            let found = turn(&mut routers[router], &prompt(shared, name, *length));
+            let hashes = prompt(shared, name, *length);
+            let found = turn(&mut routers[router], &hashes);
             if let Some(known) = names.get(&name) {
                 prop_assert_eq!(found, Some(*known));
             }
-            let end = ends.entry((name, router)).or_insert(*length);
+            let end = ends.entry(name).or_insert(*length);
             if *end + 2 <= *length && 0 < shared + *end {
                 prop_assert!(found.is_some());
+            }
+            for router in &mut routers {
+                if let Some(end) = hashes.last() {
+                    router.hear_end(kin(), *end, Timestamp::ZERO);
+                }
             }
             if let Some(origin) = found {
                 names.insert(name, origin);
