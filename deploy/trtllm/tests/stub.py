@@ -24,6 +24,8 @@ class ConversationParams:
 
 class SamplingParams:
     def __init__(self, max_tokens: int = 16, **others: Any):
+        if others.get("temperature", 0) < 0:
+            raise ValueError("temperature must be at least 0")
         self.max_tokens = max_tokens
         self.others = others
 

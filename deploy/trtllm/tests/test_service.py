@@ -133,6 +133,8 @@ class Serving(unittest.IsolatedAsyncioTestCase):
                 ({**CHAT, "model": "other"}, [], "no model 'other'"),
                 ({**CHAT, "n": 2}, [], "n is 1"),
                 ({**CHAT, "logprobs": True}, [], "logprobs"),
+                ({**CHAT, "temperature": -1}, [], "temperature must be at least 0"),
+                ({**CHAT, "temperature": -1, "stream": True}, [], "temperature must be at least 0"),
                 ({**CHAT, "max_tokens": True}, [], "max_tokens has the wrong type"),
                 ({**CHAT, "messages": []}, [], "messages is a list"),
                 ({**CHAT, "messages": [{"role": "robot", "content": ""}]}, [], "chat template"),
@@ -212,6 +214,22 @@ class Serving(unittest.IsolatedAsyncioTestCase):
             self.assertNotIn(b'dp_rank="9"', text)
             _, info = await worker.ask_json("GET", "/worker_info")
             self.assertEqual(info["kv_blocks"], 100)
+
+    async def test_statistics_that_cannot_be_read_are_said_once(self):
+        async with Worker(options(PUBLISHING, KEEPS)) as worker:
+            reads = 0
+
+            async def failing():
+                nonlocal reads
+                reads += 1
+                raise RuntimeError("no statistics")
+
+            worker.engine.read_stats = failing
+            with self.assertLogs("trtllm_worker", "ERROR") as logs:
+                watching = asyncio.ensure_future(worker.service.watch())
+                await asyncio.wait_for(self.until(lambda: 3 <= reads), PATIENCE)
+                watching.cancel()
+            self.assertEqual(len(logs.records), 1)
 
     async def test_it_says_what_it_is(self):
         async with Worker(options(PUBLISHING, KEEPS)) as worker:

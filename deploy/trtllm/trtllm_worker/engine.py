@@ -67,15 +67,19 @@ class Engine:
         return list(tokenizer.encode(rendered, add_special_tokens=False))
 
     async def generate(self, asked: Asked, placement: Placement, stream: bool) -> AsyncIterator[Piece]:
-        """The answer in pieces. Closing the iterator aborts the request."""
+        """The answer in pieces. Closing the iterator aborts the request. Raises Refused."""
         prompt = self.tokens(asked)
-        promise = self._llm.generate_async(
-            prompt,
-            sampling_params=self._api.SamplingParams(**asked.sampling),
-            streaming=stream,
-            **self._placing(placement),
-            **({"cache_salt": asked.cache_salt} if asked.cache_salt else {}),
-        )
+        try:
+            promise = self._llm.generate_async(
+                prompt,
+                sampling_params=self._api.SamplingParams(**asked.sampling),
+                streaming=stream,
+                **self._placing(placement),
+                **({"cache_salt": asked.cache_salt} if asked.cache_salt else {}),
+            )
+        except ValueError as why:
+            # How the engine says that it does not take a request: too long a prompt, a temperature below 0.
+            raise Refused(str(why)) from why
         finished, said = False, 0
         try:
             async for output in promise:

@@ -53,11 +53,16 @@ class Service:
 
     async def watch(self) -> None:
         """Takes the ranks' statistics for as long as it runs."""
+        complaint = None
         while self._options.publish_metrics:
             try:
                 await self._engine.read_stats()
-            except Exception:
-                LOG.exception("the engine's statistics cannot be read")
+                complaint = None
+            except Exception as why:
+                # A lasting failure is logged once.
+                if complaint != repr(why):
+                    complaint = repr(why)
+                    LOG.exception("the engine's statistics cannot be read")
             await asyncio.sleep(STATS_SECONDS)
 
     async def _health(self, _request: Request) -> Response:
