@@ -215,14 +215,31 @@ pub fn capability(
 }
 
 /// What an engine says when it is asked for a rank that it does not have: its words, where `body` is such an answer
-/// of status 400.
-pub fn rank_refusal(body: &[u8]) -> Option<String> {
+/// of status 400 to a request that named the rank `asked`. Engines quote what is wrong with a request, so nothing but
+/// their whole sentence, about that number, is one: a client could have any other written.
+pub fn rank_refusal(body: &[u8], asked: u32) -> Option<String> {
     let answer: serde_json::Value = serde_json::from_slice(body).ok()?;
     // vLLM's error is an object of its own, SGLang's is the answer.
     let error = answer.get("error").unwrap_or(&answer);
     let message = error.get("message")?.as_str()?;
-    let of_rank = ["data_parallel_rank", "routed_dp_rank"]
-        .iter()
-        .any(|name| message.contains(name));
-    (of_rank && message.contains("out of range")).then(|| message.to_owned())
+    refuses(message, asked).then(|| message.to_owned())
+}
+
+/// Whether it says that `asked` is none of an engine's ranks: `data_parallel_rank 7 is out of range [0, 2).` of vLLM,
+/// without the full stop of the worker in `deploy/trtllm`, `routed_dp_rank=7 out of range [0, 2)` of SGLang.
+fn refuses(message: &str, asked: u32) -> bool {
+    let of_vllm = format!("data_parallel_rank {asked} is out of range [");
+    let of_sglang = format!("routed_dp_rank={asked} out of range [");
+    let range = match message.strip_prefix(&of_vllm) {
+        Some(range) => range.strip_suffix('.').or(Some(range)),
+        None => message.strip_prefix(&of_sglang),
+    };
+    let bounds = range
+        .and_then(|it| it.strip_suffix(')'))
+        .and_then(|it| it.split_once(", "));
+    let ranks = bounds.and_then(|(first, end)| {
+        let first = first.parse::<u32>().ok()?;
+        Some(first..end.parse().ok()?)
+    });
+    ranks.is_some_and(|ranks| !ranks.contains(&asked))
 }

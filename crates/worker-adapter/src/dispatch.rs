@@ -80,9 +80,11 @@ impl Dispatch for EngineDispatch {
             stage: Stage::Body,
             metrics: self.metrics.clone(),
         };
-        if status == 400 && outgoing.names_rank {
+        if status == 400
+            && let Some(asked) = outgoing.asked_rank
+        {
             let refusal = answer.read_ahead(REFUSAL_LIMIT).await?;
-            if let Some(words) = rank_refusal(&refusal) {
+            if let Some(words) = rank_refusal(&refusal, asked) {
                 return Err(refuse(&answer.entry, head.dp_rank, &Refused { words }));
             }
         }

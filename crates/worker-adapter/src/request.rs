@@ -7,7 +7,7 @@ use domain::{ConversationId, DpRank, Endpoint, EngineKind, HeaderSpace, Worker};
 use engine_wire::trtllm::{CONVERSATION_FIELD, conversation_params};
 use engine_wire::{CLIENT_RANK_HEADERS, Carrier, Report, Row};
 use http::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use crate::headers::to_engine;
@@ -20,8 +20,8 @@ pub(crate) struct Outgoing {
     pub(crate) body: Bytes,
     /// Rank headers of the client's that were removed.
     pub(crate) stripped: u64,
-    /// Whether it names a rank.
-    pub(crate) names_rank: bool,
+    /// The number by which it names a rank.
+    pub(crate) asked_rank: Option<u32>,
     /// What its answer is going to say of its making.
     pub(crate) reported: Reported,
 }
@@ -60,7 +60,7 @@ pub(crate) fn outgoing(
         headers,
         body,
         stripped,
-        names_rank: false,
+        asked_rank: None,
         reported: Reported::Nothing,
     };
     if worker.engine == EngineKind::LlamaCpp {
@@ -100,7 +100,7 @@ impl Outgoing {
         number: u32,
         path: &str,
     ) -> Result<(), RankRefused> {
-        self.names_rank = true;
+        self.asked_rank = Some(number);
         match carrier {
             Carrier::Header(name) => {
                 let name = HeaderName::from_bytes(name.as_bytes());
@@ -142,8 +142,19 @@ impl Outgoing {
         struct Wishes<'a> {
             #[serde(borrow)]
             stream: Option<&'a RawValue>,
-            #[serde(borrow, rename = "return_meta_info")]
+            #[serde(
+                borrow,
+                default,
+                rename = "return_meta_info",
+                deserialize_with = "present"
+            )]
             report: Option<&'a RawValue>,
+        }
+        /// `null` too is an answer to whether it shall report.
+        fn present<'de, D: Deserializer<'de>>(
+            deserializer: D,
+        ) -> Result<Option<&'de RawValue>, D::Error> {
+            <&RawValue>::deserialize(deserializer).map(Some)
         }
         let is = |value: Option<&RawValue>| value.is_some_and(|it| it.get() == "true");
         let Ok(wishes) = serde_json::from_slice::<Wishes<'_>>(&self.body) else {
@@ -152,8 +163,11 @@ impl Outgoing {
         if is(wishes.stream) {
             return;
         }
-        if is(wishes.report) {
-            self.reported = Reported::ToClient;
+        if wishes.report.is_some() {
+            // Two fields of one name would leave it to the engine which counts.
+            if is(wishes.report) {
+                self.reported = Reported::ToClient;
+            }
         } else if let Some(body) = with_field(&self.body, field, "true") {
             self.body = body;
             self.reported = Reported::ToUs;

@@ -6,6 +6,7 @@ use engine_wire::{
     capability, check_version, rank_refusal, sglang, vllm,
 };
 use proptest::prelude::*;
+use serde_json::json;
 
 use Endpoint::{Chat, Completions, Embeddings, Messages, Responses};
 use EngineKind::{LlamaCpp, Sglang, TensorRtLlm, Vllm};
@@ -193,8 +194,16 @@ fn a_refused_rank_is_told_from_other_mistakes() {
             r#"{"object":"error","message":"routed_dp_rank=7 out of range [0, 2)","type":"BadRequestError","code":400}"#,
             "routed_dp_rank=7 out of range [0, 2)",
         ),
+        (
+            r#"{"error":{"message":"data_parallel_rank 7 is out of range [0, 4)","code":400}}"#,
+            "data_parallel_rank 7 is out of range [0, 4)",
+        ),
     ] {
-        assert_eq!(rank_refusal(body.as_bytes()).as_deref(), Some(said));
+        assert_eq!(rank_refusal(body.as_bytes(), 7).as_deref(), Some(said));
+        // A number that nobody sent is not the router's mistake.
+        for other in [0, 1, 6, 8, 70, 77] {
+            assert_eq!(rank_refusal(body.as_bytes(), other), None, "{other}");
+        }
     }
     for other in [
         r#"{"error":{"message":"temperature 7 is out of range","code":400}}"#,
@@ -204,6 +213,68 @@ fn a_refused_rank_is_told_from_other_mistakes() {
         "[]",
         "bad request",
     ] {
-        assert_eq!(rank_refusal(other.as_bytes()), None, "{other}");
+        assert_eq!(rank_refusal(other.as_bytes(), 7), None, "{other}");
+    }
+}
+
+/// Engines quote what is wrong with a request, so that its sender writes a part of their message.
+#[test]
+fn a_refusal_that_a_request_had_quoted_is_none() {
+    let said = [
+        "data_parallel_rank 7 is out of range [0, 2).",
+        "data_parallel_rank 7 is out of range [0, 2)",
+        "routed_dp_rank=7 out of range [0, 2)",
+    ];
+    let quoting = |said: &str| {
+        [
+            format!("{said} is no integer"),
+            format!("invalid literal: {said}"),
+            format!("1 validation error: max_tokens: '{said}'"),
+            format!(" {said}"),
+            format!("{said} "),
+            format!("\n{said}"),
+            format!("{said}\n"),
+            format!("\"{said}\""),
+            format!("{said}."),
+            format!("{said}{said}"),
+            said.replace("[0, 2)", "[0, 2) [0, 2)"),
+            said.replace("[0, 2)", "[0, 8)"),
+            said.replace("[0, 2)", "[0, x)"),
+            said.replace("[0, 2)", "[0, 2]"),
+            said.replace("[0, 2)", "[, )"),
+            said.replace('7', "7 or 8"),
+            said.replace('7', "07"),
+            said.replace(" out of range", ""),
+            said.to_uppercase(),
+        ]
+    };
+    for said in said {
+        for message in quoting(said) {
+            if message == "data_parallel_rank 7 is out of range [0, 2)." {
+                continue;
+            }
+            let forms = [
+                json!({"error": {"message": message, "type": "BadRequestError", "code": 400}}),
+                json!({"object": "error", "message": message, "type": "BadRequestError"}),
+            ];
+            for body in forms {
+                assert_eq!(rank_refusal(body.to_string().as_bytes(), 7), None, "{body}");
+            }
+        }
+        // In every other place of an answer.
+        for body in [
+            json!({"error": {"message": "bad", "type": said, "param": said, "code": said}}),
+            json!({"error": {"message": {"message": said}}}),
+            json!({"error": {"message": [said]}, "message": said}),
+            json!({"error": said, "message": said}),
+            json!({"error": null, "message": said}),
+            json!({"detail": [{"loc": ["body"], "msg": said, "input": said}]}),
+            json!({"object": "error", "message": "bad", "param": said}),
+            json!([{"message": said}]),
+            json!(said),
+        ] {
+            assert_eq!(rank_refusal(body.to_string().as_bytes(), 7), None, "{body}");
+        }
+        assert_eq!(rank_refusal(said.as_bytes(), 7), None);
     }
 }

@@ -296,7 +296,7 @@ fn the_answers_of_a_real_server_say_what_they_cost_and_where_they_ran() {
         assert_eq!(usage.completion.get(), completion);
         assert_eq!(usage.cached.unwrap().get(), 96);
     }
-    let refusal = rank_refusal(real("refused-rank.json").as_bytes());
+    let refusal = rank_refusal(real("refused-rank.json").as_bytes(), 7);
     assert_eq!(
         refusal.as_deref(),
         Some("routed_dp_rank=7 out of range [0, 2)")

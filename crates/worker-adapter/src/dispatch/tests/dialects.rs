@@ -147,9 +147,6 @@ async fn an_sglang_says_which_rank_ran_and_its_client_does_not_see_that_it_was_a
         assert_eq!(end.usage.unwrap().cached, Some(Tokens::new(112)));
     };
     check(r#"{"n":1}"#, r#"{"n":1,"return_meta_info":true}"#, WITHOUT).await;
-    let refused = r#"{"return_meta_info":false,"stream":false}"#;
-    let asked = r#"{"return_meta_info":false,"stream":false,"return_meta_info":true}"#;
-    check(refused, asked, WITHOUT).await;
     let other = r#"{"report":true}"#;
     let asked = r#"{"report":true,"return_meta_info":true}"#;
     check(other, asked, WITHOUT).await;
@@ -173,8 +170,18 @@ async fn an_answer_too_long_to_be_looked_into_passes_as_it_came() {
 }
 
 #[tokio::test]
-async fn a_streamed_answer_is_not_asked_and_neither_are_others() {
+async fn what_has_its_own_wish_or_is_streamed_is_not_asked_and_neither_are_others() {
+    let chat = "/v1/chat/completions";
     for (version, path, body) in [
+        ("0.5.23", chat, r#"{"return_meta_info":false}"#),
+        ("0.5.23", chat, r#"{"return_meta_info":null,"n":1}"#),
+        ("0.5.23", chat, r#"{"return_meta_info":"true"}"#),
+        ("0.5.23", chat, r#"{"return_meta\u005finfo":0}"#),
+        (
+            "0.5.23",
+            chat,
+            r#"{"return_meta_info":true,"return_meta_info":null}"#,
+        ),
         ("0.5.23", "/v1/chat/completions", r#"{"stream":true}"#),
         ("0.5.12", "/v1/chat/completions", "{}"),
         ("0.5.23", "/v1/completions", "{}"),
@@ -216,10 +223,15 @@ async fn a_rank_that_an_engine_refuses_is_no_answer_for_the_client() {
 async fn any_other_mistake_is_answered_to_the_client_byte_for_byte() {
     let long = format!(r#"{{"message":"{}"}}"#, "x".repeat(200 << 10));
     let refusal = r#"{"message":"routed_dp_rank=7 out of range [0, 2)"}"#;
+    let quoted = r#"{"error":{"message":"max_tokens: 'data_parallel_rank 1 is out of range [0, 1).' is no integer"}}"#;
     for (dp_rank, body) in [
         (Some(1), r#"{"error":{"message":"no such model"}}"#),
         (Some(1), ""),
         (Some(1), &long),
+        // Its client wrote it.
+        (Some(1), quoted),
+        // It is not about the rank that was asked for.
+        (Some(1), refusal),
         // Nobody asked for a rank, so this is not about ours.
         (None, refusal),
     ] {
