@@ -15,8 +15,6 @@ from .placing import Placement, Refused
 # Where the engine's router of conversations is, and what it has had since it records explicit first ranks.
 ADP_ROUTER = "tensorrt_llm._torch.pyexecutor.scheduler.adp_router"
 RECORDS_FIRST_RANK = "_assign_new_conversation_explicit_dp_ranks"
-# The longest drain of events in one answer; what remains is in the next.
-MAX_EVENTS = 100_000
 
 
 class Engine:
@@ -116,11 +114,11 @@ class Engine:
     async def drain_events(self) -> list[dict[str, Any]]:
         """Takes what the ranks have announced since the last time; nobody gets it again."""
         async with self._draining:
-            return [event async for event in _available(self._llm.get_kv_cache_events_async, MAX_EVENTS)]
+            return [event async for event in _available(self._llm.get_kv_cache_events_async)]
 
     async def read_stats(self) -> None:
         """Takes the newest statistics of each rank."""
-        async for row in _available(self._llm.get_stats_async, MAX_EVENTS):
+        async for row in _available(self._llm.get_stats_async):
             row = json.loads(row) if isinstance(row, str) else row
             rank = row.get("attentionDpRank") or 0
             if 0 <= rank < self._options.dp_size:
@@ -130,15 +128,12 @@ class Engine:
         self._llm.shutdown()
 
 
-async def _available(source: Any, most: int) -> AsyncIterator[Any]:
-    """What is there now, and no waiting for more."""
+async def _available(source: Any) -> AsyncIterator[Any]:
+    """What is there now, and no waiting for more. All of it: what is left in the engine's iterator may be lost with it,
+    and its buffers are bounded."""
     try:
-        count = 0
         async for item in source(0):
             yield item
-            count += 1
-            if count == most:
-                return
     except (IndexError, asyncio.QueueEmpty, asyncio.TimeoutError):
         # How releases say that there is no more.
         return
