@@ -19,6 +19,7 @@ fn confirmed(target: &str) -> Option<(String, bool)> {
     Some((target.to_owned(), true))
 }
 
+/// BC-03: 10,000 conversations, whose first turns come to four routers of two stores at once.
 #[tokio::test(start_paused = true)]
 async fn of_racing_first_turns_one_binds_and_the_others_follow() {
     const CONVERSATIONS: usize = 10_000;
@@ -56,6 +57,7 @@ async fn of_racing_first_turns_one_binds_and_the_others_follow() {
     }
 }
 
+/// BC-06: a binding whose first turn was never served does not stay.
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_fails_before_a_byte_leaves_the_conversation_free() {
     let bus = RigBus::new();

@@ -13,6 +13,7 @@ mod operator;
 mod owner;
 mod passing;
 mod ranks;
+mod replicas;
 mod sources;
 mod steering;
 mod world;

@@ -79,6 +79,7 @@ async fn until_bound_to(world: &World, rank: u32, evidence: Evidence) {
         .await;
 }
 
+/// BC-07: an engine that runs a later turn elsewhere than it was asked to.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ignored_rank_is_found_by_the_answer_and_the_binding_follows_it_once() {
     let mut engine = Engine::start().await;
@@ -208,6 +209,47 @@ async fn a_later_turn_that_finds_what_was_never_announced_shows_the_silence_at_o
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_rank_that_an_answer_names_is_late_or_silent_all_the_same() {
+    let mut engine = Engine::start().await;
+    let world = World::before(&[&engine]).await;
+    let (first, asked) = turn(&world.client, &mut engine, honest).await;
+    let asked = asked.unwrap();
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
+    world.index.locate(Located::On(vec![asked]));
+    world.until_metric(&faults(asked, "late"), 1.0).await;
+    let ran = explained(&world, &first).await["ran"].clone();
+    let seen = json!({"dp_rank": asked, "evidence": "answer", "fault": "late"});
+    assert_eq!(ran, seen);
+    world.index.locate(Located::InVain);
+    turn(&world.client, &mut engine, honest).await;
+    world.until_metric(&faults(asked, "silent"), 1.0).await;
+    assert_eq!(world.metric(UNTRUSTED).await, Some(0.0));
+
+    world.index.locate(Located::On(vec![asked]));
+    turn(&world.client, &mut engine, honest).await;
+    world
+        .until(async || findings(&world.client).await.is_null())
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_silence_of_an_ignored_rank_is_that_of_the_rank_that_ran() {
+    let mut engine = Engine::start().await;
+    let world = World::before(&[&engine]).await;
+    let (_, asked) = turn(&world.client, &mut engine, on_the_other).await;
+    let ran = 1 - asked.unwrap();
+    until_bound_to(&world, ran, Evidence::Answer).await;
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
+    let found = |arrival: Arrival| {
+        arrival.answer_with(200, (RAN, &ran.to_string()), answer(4));
+    };
+    let (_, again) = turn(&world.client, &mut engine, found).await;
+    assert_eq!(again, Some(ran));
+    assert_eq!(world.metric(&faults(ran, "silent")).await, Some(1.0));
+    assert_eq!(world.metric(&faults(1 - ran, "silent")).await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_rank_that_announces_other_prompts_is_not_silent() {
     let mut engine = Engine::start().await;
     let world = World::before(&[&engine]).await;
@@ -232,40 +274,63 @@ async fn a_rank_that_announces_other_prompts_is_not_silent() {
     assert_eq!(world.metric(&faults(asked, "silent")).await, None);
 }
 
+/// Takes requests until one is to be answered, and refuses the ranks of the others.
+async fn refuse_ranks(engine: &mut Engine, refused: &[&str]) {
+    loop {
+        let arrival = engine.next().await;
+        match arrival.rank() {
+            Some(rank) if refused.contains(&rank) => {
+                arrival.answer_with(400, (NO_RANK, "out of range"), "{}");
+            }
+            _ => return arrival.answer(200, "{}"),
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_rank_is_tried_at_another_worker_and_its_endpoint_is_avoided() {
-    let (mut first, mut second) = (Engine::start().await, Engine::start().await);
-    let world = World::before(&[&first, &second]).await;
+async fn a_refused_rank_is_avoided_at_its_endpoint_and_its_siblings_are_tried() {
+    let mut engine = Engine::start().await;
+    let world = World::before(&[&engine]).await;
     // Enough that no near tie hides it.
     world.index.hold("w1#1/0", 500);
     let body = json!({"model": "m", "prompt": (0..2_001).collect::<Vec<u32>>()}).to_string();
+    let mut send = async |path: &str, refused: &[&str]| {
+        let client = world.client.post(path, &[], &body);
+        tokio::join!(client, refuse_ranks(&mut engine, refused)).0
+    };
+    let answer = send("/v1/completions", &["0"]).await;
+    assert_eq!(answer.status.as_u16(), 200);
+    assert_eq!(answer.header("x-rankway-dp-rank"), Some("1"));
+    assert_eq!(world.metric(&faults(0, "refused")).await, Some(1.0));
+
+    send("/v1/completions", &["0"]).await;
+    let decision = world.admin("decisions/last").await;
+    let candidates = decision["candidates"].as_array().unwrap();
+    let barred: Vec<Value> = candidates.iter().map(|it| it["barred"].clone()).collect();
+    assert_eq!(json!(barred), json!(["failed_lately", null]));
+    assert_eq!(world.metric(&faults(0, "refused")).await, Some(1.0));
+    // Of another endpoint it says nothing.
+    let answer = send("/v1/chat/completions", &[]).await;
+    assert_eq!(answer.header("x-rankway-dp-rank"), Some("0"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_refuses_its_ranks_is_left_for_another() {
+    let (mut first, mut second) = (Engine::start().await, Engine::start().await);
+    let world = World::before(&[&first, &second]).await;
+    world.index.hold("w1#1/0", 500);
+    let body = json!({"model": "m", "prompt": (0..2_001).collect::<Vec<u32>>()}).to_string();
     let engines = async {
-        let arrival = first.next().await;
-        assert_eq!(arrival.rank(), Some("0"));
-        arrival.answer_with(400, (NO_RANK, "out of range"), "{}");
-        second.next().await.answer(200, "{}");
+        tokio::select! {
+            () = refuse_ranks(&mut first, &["0", "1"]) => unreachable!("it refuses all"),
+            () = refuse_ranks(&mut second, &[]) => {}
+        }
     };
     let client = world.client.post("/v1/completions", &[], &body);
     let (answer, ()) = tokio::join!(client, engines);
     assert_eq!(answer.status.as_u16(), 200);
     assert_eq!(answer.header("x-rankway-worker"), Some("w2"));
     assert_eq!(world.metric(&faults(0, "refused")).await, Some(1.0));
-
-    let engine_side = async { second.next().await.answer(200, "{}") };
-    let client = world.client.post("/v1/completions", &[], &body);
-    tokio::join!(client, engine_side);
-    let decision = world.admin("decisions/last").await;
-    let candidates = decision["candidates"].as_array().unwrap();
-    let barred: Vec<Value> = candidates.iter().map(|it| it["barred"].clone()).collect();
-    assert_eq!(
-        json!(barred),
-        json!(["failed_lately", "failed_lately", null, null])
-    );
-    // Of another endpoint it says nothing.
-    let engine_side = async { first.next().await.answer(200, "{}") };
-    let client = world.client.post("/v1/chat/completions", &[], &body);
-    let (answer, ()) = tokio::join!(client, engine_side);
-    assert_eq!(answer.header("x-rankway-worker"), Some("w1"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

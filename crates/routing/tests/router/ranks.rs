@@ -177,7 +177,7 @@ fn an_untrusted_endpoint_is_asked_all_the_same_and_its_decisions_say_so() {
 }
 
 #[test]
-fn an_endpoint_that_refused_a_rank_is_avoided_for_the_failure_lease() {
+fn a_refused_rank_is_avoided_at_its_endpoint_for_the_failure_lease_and_its_siblings_are_not() {
     let mut world = World::new(2, 2, Config::default());
     world.hold(&target("w1#1/0"), &content(1, 50));
     let request = world.request(&content(1, 60));
@@ -187,18 +187,17 @@ fn an_endpoint_that_refused_a_rank_is_avoided_for_the_failure_lease() {
     let barred = |world: &mut World, endpoint| {
         let request = at(endpoint, world.request(&content(1, 60)));
         let decision = world.decide(&request, None).unwrap();
-        let candidate = decision.candidate(&target("w1#1/1")).unwrap();
-        (candidate.barred, decision.place.worker().to_string())
+        let barred = |it| decision.candidate(&target(it)).unwrap().barred;
+        assert_eq!(barred("w1#1/1"), None);
+        let chosen = decision.target() == Some(&target("w1#1/0"));
+        (barred("w1#1/0"), chosen)
     };
-    let avoided = (Some(Barred::FailedLately), "w2".to_owned());
+    let avoided = (Some(Barred::FailedLately), false);
     assert_eq!(barred(&mut world, Endpoint::Chat), avoided);
-    assert_eq!(
-        barred(&mut world, Endpoint::Completions),
-        (None, "w1".to_owned())
-    );
+    assert_eq!(barred(&mut world, Endpoint::Completions), (None, true));
     world.wait(10.0);
     world.router.expire(world.now);
-    assert_eq!(barred(&mut world, Endpoint::Chat), (None, "w1".to_owned()));
+    assert_eq!(barred(&mut world, Endpoint::Chat), (None, true));
 }
 
 /// Four slots without events.
