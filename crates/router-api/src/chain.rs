@@ -39,14 +39,23 @@ impl Chain {
         let Some(id) = self.id.see(chunk) else {
             return;
         };
-        // A rank of the engine's choice is not known yet.
-        let (Some(target), Some(id)) = (decision.target(), after_response(&id)) else {
-            return;
-        };
-        self.bind(id, target.clone()).await;
+        if let (Some((target, owner)), Some(id)) = (self.place(decision), after_response(&id)) {
+            self.bind(id, target, owner).await;
+        }
     }
 
-    async fn bind(&self, id: ConversationId, target: Target) {
+    /// Where the answer comes from, as far as is known by now: not which rank, where its engine ignores those
+    /// that are asked for; of an engine that owns its conversations, at least the worker.
+    fn place(&self, decision: &Decision) -> Option<(Target, Owner)> {
+        let owner = self.replica.mind.lock().owner(decision.place.worker());
+        let target = match owner {
+            Owner::Router => decision.target(),
+            Owner::Engine => decision.reserved_at(),
+        };
+        target.map(|it| (it.clone(), owner))
+    }
+
+    async fn bind(&self, id: ConversationId, target: Target, owner: Owner) {
         let replica = &self.replica;
         let actor = replica.instance.clone();
         let key = ConversationKey {
@@ -57,7 +66,7 @@ impl Chain {
         let acquired = within_deadline(replica.affinity.acquire(Acquire {
             key: key.clone(),
             proposed: target.clone(),
-            owner: Owner::Router,
+            owner,
             actor: actor.clone(),
         }));
         if acquired.await.is_err() {
@@ -69,7 +78,10 @@ impl Chain {
             key: key.clone(),
             asked: target.clone(),
             observed: target.clone(),
-            evidence: Evidence::Asked,
+            evidence: match owner {
+                Owner::Router => Evidence::Asked,
+                Owner::Engine => Evidence::None,
+            },
             actor: actor.clone(),
         });
         // What it leaves there is not known before its end.
