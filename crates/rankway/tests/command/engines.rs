@@ -48,10 +48,11 @@ async fn a_conversation_stays_on_its_rank_of_sglang() {
 async fn a_conversation_stays_on_its_rank_of_tensorrt_llm() {
     for affinity in [&[][..], &["--conversation-affinity", "router"]] {
         let data = TempDir::new().unwrap();
-        let flags = [&["--engine", "tensorrt-llm"], affinity].concat();
+        // Room for few conversations, so that blocks leave as well.
+        let flags = [&["--engine", "tensorrt-llm", "--kv-blocks", "60"], affinity].concat();
         let engine = Engine::start_as(&flags).await;
         let up = Up::start(data.path(), &[&engine]).await;
-        keeps_conversations(&up, 4).await;
+        keeps_conversations(&up, 16).await;
         index_equals(&up, 1).await;
         assert_eq!(workers(&up).await[0]["engine"], "tensorrt-llm");
     }
