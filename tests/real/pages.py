@@ -20,9 +20,12 @@ def single_tokens(world: World) -> Figures:
     router = Router(world.installed, world.binary, "up-single", [engine]).start()
     chats = [Conversation(f"single/{number}") for number in range(CONVERSATIONS)]
     with world.evidence.watch([engine]) as turns:
-        for number, chat in enumerate(chats):
-            place = Place(engine.worker, number % RANKS)
-            turns += [chat.turn(router.api, pinned(place), bound=False) for _ in range(3)]
+        # In turns: what an answer leaves is announced when it has ended, and a turn that follows at once may be
+        # there before it.
+        for _ in range(3):
+            for number, chat in enumerate(chats):
+                place = Place(engine.worker, number % RANKS)
+                turns.append(chat.turn(router.api, pinned(place), bound=False))
     pairs = [pair for chat in chats for pair in pairwise(chat.turns)]
     computed = sum(turn.cached != before.prompt + before.completion - 1 for before, turn in pairs)
     otherwise = sum(turn.overlap != whole_blocks(turn.cached, turn.block) for _, turn in pairs)
