@@ -14,6 +14,7 @@ mod event;
 mod fields;
 mod frames;
 mod gauges;
+mod keys;
 pub mod llama_cpp;
 mod models;
 mod msgpack;

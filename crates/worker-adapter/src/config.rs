@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::address::{EngineUrl, EventsAt, ZmqBase};
 
+/// More ranks than any engine has: those of an engine that says them are as many at most.
+const MAX_RANKS: u32 = 4096;
+
 /// The adapter's settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
@@ -157,10 +160,77 @@ impl WorkerConfig {
                 return Err(ConfigError::Zero { id, key });
             }
         }
-        if let (Some(EventsAt::Published(events)), Some(replay)) =
-            (&self.kv_events, &self.kv_replay)
-        {
-            let ranks = self.dp_size.unwrap_or(1);
+        self.check_engine(id)?;
+        self.check_ranks(id)?;
+        self.check_ports(id)
+    }
+
+    /// Whether its engine, where it is said, has all that is said of it.
+    fn check_engine(&self, id: &WorkerId) -> Result<(), ConfigError> {
+        use EngineName::{LlamaCpp, Sglang, Vllm};
+        let Some(engine) = self.engine else {
+            return Ok(());
+        };
+        let start_rank = self.start_rank.is_some_and(|it| it != 0);
+        let without: [(_, _, &[EngineName]); 4] = [
+            ("start_rank", start_rank, &[Sglang, LlamaCpp]),
+            ("kv_events", self.kv_events.is_some(), &[LlamaCpp]),
+            ("header_space", self.header_space.is_some(), &[LlamaCpp]),
+            (
+                "owns_bindings",
+                self.owns_bindings.is_some(),
+                &[Vllm, Sglang, LlamaCpp],
+            ),
+        ];
+        let mut without = without.into_iter();
+        match without.find(|(_, said, engines)| *said && engines.contains(&engine)) {
+            Some((key, ..)) => {
+                let id = id.clone();
+                Err(ConfigError::Without { id, key, engine })
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn check_ranks(&self, id: &WorkerId) -> Result<(), ConfigError> {
+        let (start, size) = (self.start_rank.unwrap_or(0), self.dp_size.unwrap_or(1));
+        let id = id.clone();
+        if MAX_RANKS < size {
+            return Err(ConfigError::TooManyRanks { id, size });
+        }
+        match start.checked_add(size) {
+            Some(_) => Ok(()),
+            None => Err(ConfigError::Ranks { id, start, size }),
+        }
+    }
+
+    fn check_ports(&self, id: &WorkerId) -> Result<(), ConfigError> {
+        let ranks = self.dp_size.unwrap_or(1);
+        let last = self.start_rank.unwrap_or(0) + (ranks - 1);
+        let events = match &self.kv_events {
+            Some(EventsAt::Published(events)) => Some(events),
+            Some(EventsAt::Drained(_)) | None => None,
+        };
+        if self.kv_events.is_none() && self.kv_replay.is_some() {
+            return Err(ConfigError::NoEvents { id: id.clone() });
+        }
+        let bases = [
+            ("kv_events", events),
+            ("kv_replay", self.kv_replay.as_ref()),
+        ];
+        for (key, base) in bases {
+            if let Some(base) = base
+                && u32::from(u16::MAX - base.port()) < last
+            {
+                return Err(ConfigError::BeyondLast {
+                    id: id.clone(),
+                    key,
+                    port: base.port(),
+                    last,
+                });
+            }
+        }
+        if let (Some(events), Some(replay)) = (events, &self.kv_replay) {
             let one_host = events.host(&self.url) == replay.host(&self.url);
             if one_host && u32::from(events.port().abs_diff(replay.port())) < ranks {
                 let id = id.clone();
@@ -215,6 +285,54 @@ pub enum ConfigError {
         id: WorkerId,
         /// How many ranks it has.
         ranks: u32,
+    },
+    /// Something that its engine does not have.
+    #[error("worker {id} has {key}, which {engine} does not: leave it out")]
+    Without {
+        /// The worker.
+        id: WorkerId,
+        /// The setting.
+        key: &'static str,
+        /// The engine.
+        engine: EngineName,
+    },
+    /// More ranks than any engine has.
+    #[error("worker {id} has dp_size = {size}: no engine has more than {MAX_RANKS} ranks")]
+    TooManyRanks {
+        /// The worker.
+        id: WorkerId,
+        /// How many.
+        size: u32,
+    },
+    /// Ranks that have no numbers.
+    #[error("worker {id} has {size} ranks from {start} on: correct `start_rank` or `dp_size`")]
+    Ranks {
+        /// The worker.
+        id: WorkerId,
+        /// The first.
+        start: u32,
+        /// How many.
+        size: u32,
+    },
+    /// A place for replay and none for events.
+    #[error(
+        "worker {id} has kv_replay and no kv_events: set both, or leave them out to ask the engine"
+    )]
+    NoEvents {
+        /// The worker.
+        id: WorkerId,
+    },
+    /// A rank's port that does not exist.
+    #[error("worker {id} has {key} at port {port}: that of rank {last} would be beyond 65535")]
+    BeyondLast {
+        /// The worker.
+        id: WorkerId,
+        /// The setting.
+        key: &'static str,
+        /// Rank 0's port.
+        port: u16,
+        /// Its last rank.
+        last: u32,
     },
     /// The URL gives no name.
     #[error("no worker id can be made of {url}: set `id`")]

@@ -9,8 +9,8 @@ mod vllm;
 
 use domain::{Worker, WorkerId};
 use engine_wire::Scrape;
-use engine_wire::llama_cpp::parse_props;
-use engine_wire::sglang::parse_server_info;
+use engine_wire::llama_cpp::is_props;
+use engine_wire::sglang::is_server_info;
 use engine_wire::trtllm::lists_models;
 
 use self::asking::Asking;
@@ -110,37 +110,47 @@ pub async fn probe(config: &WorkerConfig) -> Result<Worker, ProbeError> {
     probe_as(&client, config, engine).await
 }
 
-/// Which engine it is: what the settings say, else SGLang if it answers `/server_info` as SGLang does, else llama.cpp if
-/// it answers `/props` as that does, else TensorRT-LLM if its models are that's, else vLLM, of which the next questions
-/// tell whether it is one.
+/// Which engine it is: what it shows itself to be, which the settings must not contradict; else what they say, else
+/// vLLM, of which the next questions tell whether it is one.
 pub(crate) async fn identify(
     client: &EngineClient,
     config: &WorkerConfig,
 ) -> Result<EngineName, ProbeError> {
-    if let Some(engine) = config.engine {
-        return Ok(engine);
-    }
-    let url = &config.url;
-    let engine = EngineName::Vllm;
     let asking = Asking {
         client,
-        url,
-        engine,
+        url: &config.url,
+        engine: config.engine.unwrap_or(EngineName::Vllm),
     };
+    match (config.engine, recognise(asking).await?) {
+        (Some(set), Some(found)) if set != found => Err(ProbeError::Mismatch {
+            worker: config.worker_id()?,
+            found: format!("{found} at its url, not {set}"),
+            key: "engine",
+        }),
+        (set, found) => Ok(set.or(found).unwrap_or(EngineName::Vllm)),
+    }
+}
+
+/// SGLang if `/server_info` is that's, else llama.cpp if `/props` is that's, else TensorRT-LLM if its models are. Whether
+/// all of an answer can be read is another question: what is wrong with it is not to be told of another engine.
+async fn recognise(asking: Asking<'_>) -> Result<Option<EngineName>, ProbeError> {
     // Of a vLLM in development mode this is answered too, in another form.
     let info = asking.ask("/server_info").await?;
-    if info.status == 200 && parse_server_info(&info.body).is_ok() {
-        return Ok(EngineName::Sglang);
+    if info.status == 200 && is_server_info(&info.body) {
+        return Ok(Some(EngineName::Sglang));
     }
     let props = asking.ask("/props").await?;
     match (info.status, props.status) {
-        (_, 200) if parse_props(&props.body).is_ok() => Ok(EngineName::LlamaCpp),
+        (_, 200) if is_props(&props.body) => Ok(Some(EngineName::LlamaCpp)),
         // llama.cpp answers everything like this until it has loaded its model.
-        (503, 503) => Err(ProbeError::Loading { url: url.clone() }),
-        _ => match asking.optional("/v1/models").await? {
-            Some(models) if lists_models(&models) => Ok(EngineName::TensorRtLlm),
-            _ => Ok(EngineName::Vllm),
-        },
+        (503, 503) => Err(ProbeError::Loading {
+            url: asking.url.clone(),
+        }),
+        _ => {
+            let models = asking.optional("/v1/models").await?;
+            let of_trtllm = models.is_some_and(|models| lists_models(&models));
+            Ok(of_trtllm.then_some(EngineName::TensorRtLlm))
+        }
     }
 }
 

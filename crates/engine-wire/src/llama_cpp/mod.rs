@@ -6,5 +6,5 @@
 mod props;
 mod slots;
 
-pub use props::{Props, PropsError, parse_props};
+pub use props::{Props, PropsError, is_props, parse_props};
 pub use slots::{parse_deferred, parse_slots};

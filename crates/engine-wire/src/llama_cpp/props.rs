@@ -4,6 +4,7 @@ use domain::ModelName;
 use serde::Deserialize;
 
 use crate::gauges::MAX_RANKS;
+use crate::keys::has_any;
 
 /// What a server says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +46,11 @@ struct Wire {
 #[derive(Deserialize)]
 struct Settings {
     n_ctx: u32,
+}
+
+/// Whether the answer to `GET /props` is llama.cpp's, readable or not.
+pub fn is_props(body: &[u8]) -> bool {
+    has_any(body, &["total_slots", "default_generation_settings"])
 }
 
 /// Reads the answer to `GET /props`. Anything that is not llama.cpp's is an error.

@@ -15,7 +15,7 @@ pub use loads::parse_loads;
 pub use meta_info::{MetaInfo, encode_meta_info, parse_meta_info};
 pub use metrics::{encode_metrics, parse_metrics};
 pub use server_info::{
-    KvEvents, ServerInfo, ServerInfoError, encode_server_info, parse_server_info,
+    KvEvents, ServerInfo, ServerInfoError, encode_server_info, is_server_info, parse_server_info,
 };
 
 /// The request header that names a rank, from 0 on in each server, since 0.5.10.

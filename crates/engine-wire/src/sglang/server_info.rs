@@ -1,9 +1,14 @@
 //! `GET /server_info` (before 0.5.6 `/get_server_info`): what a server is, and where its ranks publish.
 
+use std::collections::BTreeMap;
+
 use domain::ModelName;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use crate::gauges::MAX_RANKS;
+use crate::keys::has_any;
 
 /// What a server says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,9 +50,18 @@ pub struct KvEvents {
 /// Why an answer is not SGLang's.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerInfoError {
-    /// It lacks what every SGLang says, or has it in another shape.
+    /// It is no JSON object.
     #[error("read what the server says of itself")]
     Json(#[from] serde_json::Error),
+    /// It has something in another shape.
+    #[error("read its {field}")]
+    Field {
+        /// What.
+        field: &'static str,
+        /// How it differs.
+        #[source]
+        source: serde_json::Error,
+    },
     /// Its model's name is none.
     #[error("read its model's name")]
     Name(#[from] domain::InvalidId),
@@ -57,17 +71,28 @@ pub enum ServerInfoError {
         /// How many.
         ranks: u32,
     },
+    /// It says two numbers of ranks.
+    #[error(
+        "kv_events.dp_size is {events}, dp_size {dp_size} and attn_dp_size {attn_dp_size}: it has one number of ranks"
+    )]
+    Contradiction {
+        /// How many publish events.
+        events: u32,
+        /// How many replicas it has; of attention's ranks too, up to some version.
+        dp_size: u32,
+        /// How many ranks of attention each has.
+        attn_dp_size: u32,
+    },
 }
 
 /// The fields that matter of the server's settings and state, which are some hundreds.
-#[derive(Deserialize, Serialize)]
+#[derive(Serialize)]
 struct Wire {
     version: String,
     model_path: String,
     served_model_name: Option<String>,
     dp_size: Option<u32>,
     attn_dp_size: Option<u32>,
-    #[serde(default)]
     enable_dp_attention: bool,
     nnodes: Option<u32>,
     page_size: Option<u32>,
@@ -75,6 +100,42 @@ struct Wire {
     kv_events: Option<Descriptor>,
     /// The setting as it was given, a JSON text.
     kv_events_config: Option<String>,
+}
+
+impl Wire {
+    fn read(body: &[u8]) -> Result<Self, ServerInfoError> {
+        let said = Said(serde_json::from_slice(body)?);
+        Ok(Self {
+            version: said.required("version")?,
+            model_path: said.required("model_path")?,
+            served_model_name: said.optional("served_model_name")?,
+            dp_size: said.optional("dp_size")?,
+            attn_dp_size: said.optional("attn_dp_size")?,
+            enable_dp_attention: said.optional("enable_dp_attention")?.unwrap_or_default(),
+            nnodes: said.optional("nnodes")?,
+            page_size: said.optional("page_size")?,
+            max_total_num_tokens: said.optional("max_total_num_tokens")?,
+            kv_events: said.optional("kv_events")?,
+            kv_events_config: said.optional("kv_events_config")?,
+        })
+    }
+}
+
+/// What a server says, each read by itself so that an error names it.
+struct Said<'a>(BTreeMap<String, &'a RawValue>);
+
+impl Said<'_> {
+    fn required<T: DeserializeOwned>(&self, field: &'static str) -> Result<T, ServerInfoError> {
+        let text = self.0.get(field).map_or("null", |it| it.get());
+        serde_json::from_str(text).map_err(|source| ServerInfoError::Field { field, source })
+    }
+
+    fn optional<T: DeserializeOwned>(
+        &self,
+        field: &'static str,
+    ) -> Result<Option<T>, ServerInfoError> {
+        self.required(field)
+    }
 }
 
 /// Since 0.5.13.
@@ -116,20 +177,29 @@ impl Default for Setting {
 /// The publisher that publishes nothing.
 const OFF: &str = "null";
 
+/// Whether the answer to `GET /server_info` is SGLang's, readable or not. A vLLM in development mode answers there too,
+/// with neither.
+pub fn is_server_info(body: &[u8]) -> bool {
+    has_any(body, &["model_path", "dp_size"])
+}
+
 /// Reads the answer to `GET /server_info` or `GET /get_server_info`. Anything that is not SGLang's is an error.
 ///
 /// What the descriptor of KV events does not say yet is taken from the setting, so that 0.5.9 is understood like
 /// 0.5.23. A server says one base port: where its ranks run on several nodes, only those on the host that it
 /// names can be reached there.
 pub fn parse_server_info(body: &[u8]) -> Result<ServerInfo, ServerInfoError> {
-    let wire: Wire = serde_json::from_slice(body)?;
+    let wire = Wire::read(body)?;
     let setting = wire.kv_events_config.as_deref().map(serde_json::from_str);
-    let setting: Option<Setting> = setting.transpose()?;
+    let setting: Option<Setting> =
+        setting
+            .transpose()
+            .map_err(|source| ServerInfoError::Field {
+                field: "kv_events_config",
+                source,
+            })?;
     let attn_dp_size = wire.attn_dp_size.unwrap_or(1);
-    // One of the two is 1: up to some version `dp_size` counted the ranks of attention too.
-    let configured = wire.dp_size.unwrap_or(1).max(attn_dp_size);
-    let described = wire.kv_events.as_ref().and_then(|it| it.dp_size);
-    let dp_size = described.unwrap_or(configured);
+    let dp_size = ranks_of(&wire, attn_dp_size)?;
     if dp_size == 0 || MAX_RANKS < dp_size as usize {
         return Err(ServerInfoError::Ranks { ranks: dp_size });
     }
@@ -143,6 +213,25 @@ pub fn parse_server_info(body: &[u8]) -> Result<ServerInfo, ServerInfoError> {
         kv_events: events_of(wire.kv_events, setting),
         version: wire.version,
     })
+}
+
+fn ranks_of(wire: &Wire, attn_dp_size: u32) -> Result<u32, ServerInfoError> {
+    let dp_size = wire.dp_size.unwrap_or(1);
+    // Up to some version `dp_size` counts the ranks of attention too, and since then one of the two is mostly 1.
+    let either = dp_size.max(attn_dp_size);
+    let Some(events) = wire.kv_events.as_ref().and_then(|it| it.dp_size) else {
+        return Ok(either);
+    };
+    let silent = wire.dp_size.is_none() && wire.attn_dp_size.is_none();
+    let possible = [Some(either), dp_size.checked_mul(attn_dp_size)];
+    if !silent && !possible.contains(&Some(events)) {
+        return Err(ServerInfoError::Contradiction {
+            events,
+            dp_size,
+            attn_dp_size,
+        });
+    }
+    Ok(events)
 }
 
 fn events_of(described: Option<Descriptor>, setting: Option<Setting>) -> Option<KvEvents> {

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use domain::{DpRank, RankLoad, Timestamp};
 use engine_wire::sglang::{
     BatchEncoder, KvEvents, MetaInfo, ServerInfo, encode_meta_info, encode_metrics,
-    encode_server_info, parse_loads, parse_meta_info, parse_metrics, parse_server_info,
+    encode_server_info, is_server_info, parse_loads, parse_meta_info, parse_metrics,
+    parse_server_info,
 };
 use engine_wire::{
     Event, EventBatch, Gauges, decode_batch, decode_frames, parse_usage, rank_refusal,
@@ -147,6 +148,70 @@ fn what_is_not_sglang_is_refused() {
         "",
     ] {
         assert!(parse_server_info(wrong.as_bytes()).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn a_server_is_known_though_not_all_that_it_says_can_be_read() {
+    let wrong = |key: &str, value: Value| {
+        let mut body = server();
+        body[key] = value;
+        let body = serde_json::to_vec(&body).unwrap();
+        assert!(is_server_info(&body), "{key}");
+        parse_server_info(&body).unwrap_err().to_string()
+    };
+    for (key, value) in [
+        ("version", json!(null)),
+        ("model_path", json!(1)),
+        ("dp_size", json!(-1)),
+        ("attn_dp_size", json!("4")),
+        ("enable_dp_attention", json!("yes")),
+        ("nnodes", json!("x")),
+        ("page_size", json!(1e12)),
+        ("max_total_num_tokens", json!(-5)),
+        ("kv_events", json!(7)),
+        (
+            "kv_events",
+            json!({"publisher": "zmq", "endpoint_host": "*", "endpoint_port_base": 70_000}),
+        ),
+        ("kv_events_config", json!("{")),
+    ] {
+        assert_eq!(wrong(key, value), format!("read its {key}"));
+    }
+    assert!(!is_server_info(br#"{"vllm_config":{"model_path":"m"}}"#));
+    assert!(!is_server_info(br#"["model_path"]"#));
+}
+
+#[test]
+fn its_events_are_those_of_all_its_ranks() {
+    let with = |events: u32, dp_size: Option<u32>, attn_dp_size: Option<u32>| {
+        let mut body = server();
+        body["kv_events"]["dp_size"] = json!(events);
+        body["dp_size"] = json!(dp_size);
+        body["attn_dp_size"] = json!(attn_dp_size);
+        let read = parse_server_info(&serde_json::to_vec(&body).unwrap());
+        read.map(|it| it.dp_size).map_err(|error| error.to_string())
+    };
+    for (events, dp_size, attn_dp_size) in [
+        (4, Some(4), None),
+        (4, Some(1), Some(4)),
+        (4, Some(4), Some(4)),
+        (8, Some(2), Some(4)),
+        (3, None, None),
+    ] {
+        assert_eq!(with(events, dp_size, attn_dp_size), Ok(events));
+    }
+    for (events, dp_size, attn_dp_size) in [
+        (4, Some(2), Some(1)),
+        (0, Some(2), Some(1)),
+        (2, Some(u32::MAX), Some(2)),
+    ] {
+        let said = with(events, dp_size, attn_dp_size).unwrap_err();
+        let (dp_size, attn_dp_size) = (dp_size.unwrap(), attn_dp_size.unwrap());
+        let expected = format!(
+            "kv_events.dp_size is {events}, dp_size {dp_size} and attn_dp_size {attn_dp_size}: it has one number of ranks"
+        );
+        assert_eq!(said, expected);
     }
 }
 

@@ -1,11 +1,28 @@
 //! Questions to an engine, and what it means when they are not answered.
 
+use anyhow::Error;
 use bytes::Bytes;
 
 use super::ProbeError;
 use crate::address::EngineUrl;
 use crate::client::{Answer, BoxError, EngineClient};
 use crate::config::EngineName;
+
+/// How much of an engine's own text is repeated in errors and logs, in bytes.
+pub(super) const QUOTED_BYTES: usize = 256;
+
+/// The beginning of an engine's own text.
+pub(super) fn quoted(text: String) -> String {
+    match text.len() <= QUOTED_BYTES {
+        true => text,
+        false => format!("{}…", &text[..text.floor_char_boundary(QUOTED_BYTES)]),
+    }
+}
+
+/// What is wrong with an answer, which it may quote.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Wrong(String);
 
 /// One engine to be asked.
 #[derive(Clone, Copy)]
@@ -51,7 +68,7 @@ impl Asking<'_> {
             url: self.url.clone(),
             path,
             engine: self.engine,
-            source: source.into(),
+            source: Wrong(quoted(format!("{:#}", Error::from_boxed(source.into())))).into(),
         }
     }
 

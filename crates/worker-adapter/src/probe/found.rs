@@ -11,6 +11,7 @@ use engine_wire::{
 };
 
 use super::ProbeError;
+use super::asking::{QUOTED_BYTES, quoted};
 use crate::address::{EngineUrl, EventsAt};
 use crate::config::{EngineName, WorkerConfig};
 
@@ -58,11 +59,12 @@ pub(super) fn describe(
             key: "owns_bindings",
         });
     }
+    let version = quoted(found.version.clone());
     let model = model_of(&id, config, &found.models)?;
     let (start_rank, dp_size) = ranks_of(&id, config, &found)?;
     let (page_size, block_size) = sizes_of(&id, config, engine, found.page_size)?;
     let header_space = match found.takes_ranks {
-        true => header_space_of(&id, config, engine, &found.version, start_rank, dp_size)?,
+        true => header_space_of(&id, config, engine, &version, start_rank, dp_size)?,
         false => no_header_space(&id, config)?,
     };
     let ranks = start_rank..start_rank + dp_size;
@@ -73,9 +75,9 @@ pub(super) fn describe(
         engine: engine.into(),
         capability: found.conversations.limit(
             dp_size,
-            capability(engine.into(), &found.version, dp_size, header_space),
+            capability(engine.into(), &version, dp_size, header_space),
         ),
-        version: found.version,
+        version,
         model,
         start_rank,
         dp_size,
@@ -105,7 +107,7 @@ fn model_of(
             worker: id.clone(),
             found: format!(
                 "no model {model}, only {}",
-                names().collect::<Vec<_>>().join(", ")
+                quoted(names().collect::<Vec<_>>().join(", "))
             ),
             key: "model",
         }),
@@ -133,7 +135,10 @@ fn ranks_of(id: &WorkerId, config: &WorkerConfig, found: &Found) -> Result<(u32,
     if !contiguous {
         return Err(ProbeError::Mismatch {
             worker: id.clone(),
-            found: format!("ranks {ranks:?}, which are not consecutive"),
+            found: format!(
+                "ranks {}, which are not consecutive",
+                quoted(format!("{ranks:?}"))
+            ),
             key: "url",
         });
     }
@@ -245,7 +250,7 @@ fn endpoints_of(
         key,
     };
     let endpoints = match (&config.kv_events, &config.kv_replay) {
-        (None, None) => return Ok(found),
+        (None, None) => return addresses(id, found),
         _ if engine == EngineName::LlamaCpp => {
             let found = "no KV events: llama.cpp announces none".to_owned();
             return Err(mismatch(found, "kv_events"));
@@ -288,6 +293,27 @@ fn endpoints_of(
         }
     };
     Ok(KvEndpoints::Zmq(endpoints))
+}
+
+/// What an engine says of its events, where it can be an address: each is repeated wherever it cannot be reached.
+fn addresses(id: &WorkerId, found: KvEndpoints) -> Result<KvEndpoints, ProbeError> {
+    if let KvEndpoints::Zmq(endpoints) = &found {
+        let texts = endpoints
+            .iter()
+            .flat_map(|it| [Some(&it.publish), it.replay.as_ref(), Some(&it.topic)]);
+        if let Some(long) = texts.flatten().find(|it| QUOTED_BYTES < it.len()) {
+            return Err(ProbeError::Mismatch {
+                worker: id.clone(),
+                found: format!(
+                    "{} bytes of address or topic of KV events, {}",
+                    long.len(),
+                    quoted(long.clone())
+                ),
+                key: "kv_events",
+            });
+        }
+    }
+    Ok(found)
 }
 
 /// Where a server gives KV events.

@@ -9,7 +9,7 @@ use engine_wire::trtllm::Conversations;
 use engine_wire::{BasePorts, Scrape, Version, computed_endpoints, parse_models};
 
 use super::ProbeError;
-use super::asking::Asking;
+use super::asking::{Asking, quoted};
 use super::found::Found;
 
 /// The first version whose replicas (data parallelism without attention DP) publish at a port each.
@@ -69,7 +69,7 @@ fn endpoints(
             why: format!(
                 "version {}, whose replicas all publish their events at one port: run {REPLICAS_APART} or newer, or \
                  attention DP",
-                info.version
+                quoted(info.version.clone())
             ),
         });
     }

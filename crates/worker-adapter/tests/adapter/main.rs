@@ -4,9 +4,11 @@
 
 mod fleet;
 mod hanging;
+mod identity;
 mod llama_cpp;
 mod probing;
 mod running;
+mod settings;
 mod sglang;
 mod stub;
 mod tensorrt_llm;
