@@ -10,7 +10,7 @@ use crate::sync::{AtomicU64, Ordering};
 pub(crate) const WORDS: usize = 8;
 /// Lines in a segment: 1 MiB at a time. No extent is larger.
 pub(crate) const SEGMENT_LINES: usize = 1 << SEGMENT_BITS;
-const SEGMENT_BITS: u32 = if cfg!(all(loom, test)) { 6 } else { 14 };
+const SEGMENT_BITS: u32 = if cfg!(test) { 6 } else { 14 };
 /// Segments at most: 8 GiB, some 300 million blocks. Beyond, blocks are refused and counted.
 const SEGMENTS: usize = 8192;
 

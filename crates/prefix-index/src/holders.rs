@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::arena::word;
 use crate::forest::Forest;
 use crate::list::{cut_of, has, is_in, set_lines};
-use crate::run::{Entry, Part, Tiers, VERSION, View, WHOLE};
+use crate::run::{Entry, MAX_PARTS, Part, Tiers, VERSION, View, WHOLE};
 use crate::sync::{begin_write, end_write};
 
 /// What one slot holds of a run.
@@ -144,6 +144,9 @@ impl Forest {
         list.store(&mut view, header, &board.lines, &mut self.lines);
         end_write(header.atomic(VERSION));
         self.list = list;
+        if MAX_PARTS < view.parts && !self.crowded.contains(&run) {
+            self.crowded.push(run);
+        }
     }
 
     /// Makes those who hold all of `run`, however it grows, hold what it has now.
@@ -154,7 +157,7 @@ impl Forest {
         let mut list = std::mem::take(&mut self.list);
         list.load(&view, &board.lines);
         begin_write(header.atomic(VERSION));
-        list.end_whole(view.len as u32);
+        list.end_whole(&board.lines, &mut self.lines, view.len as u32);
         list.store(&mut view, header, &board.lines, &mut self.lines);
         end_write(header.atomic(VERSION));
         self.list = list;

@@ -74,8 +74,10 @@ pub struct Applied {
     pub stored: u64,
     /// Further copies.
     pub duplicates: u64,
-    /// Stored blocks left out, because the target has no such parent in that namespace, or because the index
-    /// has no more room. They make the target's claims partial.
+    /// Blocks left out, because the target has no such parent in that namespace, because the index has no
+    /// more room, or because more stretches of 4096 blocks are held than are kept of so many: then the target
+    /// claims of these only those in GPU memory from the first on, whatever the operation. They make the
+    /// target's claims partial.
     pub orphans: u64,
     /// Engine hashes that gave up an older meaning.
     pub renamed: u64,
@@ -171,6 +173,7 @@ impl PrefixIndex {
                 Applied {
                     retiered,
                     unknown,
+                    orphans: work.relieve(),
                     ..Applied::default()
                 }
             }
@@ -184,6 +187,7 @@ impl PrefixIndex {
                 Applied {
                     removed,
                     unknown,
+                    orphans: work.relieve(),
                     ..Applied::default()
                 }
             }
@@ -234,6 +238,7 @@ impl PrefixIndex {
     pub fn complete(&mut self, target: &Target) {
         if let Some(rank) = self.ranks.get_mut(target) {
             rank.claims = Claims::Complete;
+            rank.crowded_out = false;
         }
     }
 
@@ -454,8 +459,9 @@ fn store(work: &mut Work<'_>, stored: &StoredBlocks, chain: &mut Chain) -> Appli
         tier: stored.tier,
     };
     chain.read(stored);
-    let applied = work.store(chain, parent.flatten(), under);
+    let mut applied = work.store(chain, parent.flatten(), under);
     work.announce(stored.tier, count);
+    applied.orphans += work.relieve();
     applied
 }
 

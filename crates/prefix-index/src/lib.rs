@@ -79,6 +79,7 @@ mod arena;
 mod board;
 mod carried;
 mod chain;
+mod crowded;
 mod departed;
 mod digest;
 mod forest;

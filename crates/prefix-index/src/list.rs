@@ -15,7 +15,17 @@ pub(crate) struct List {
 
 impl List {
     /// Makes the slots with all blocks have the first `len`.
-    pub(crate) fn end_whole(&mut self, len: u32) {
+    pub(crate) fn end_whole(&mut self, arena: &Arena, space: &mut Space, len: u32) {
+        let whole = self.prefixes.partition_point(|it| len < cut_of(*it));
+        let meets = self.prefixes.get(whole).copied();
+        if meets.is_some_and(|it| cut_of(it) == len) {
+            // The run was longer and has been trimmed to what they hold: they join.
+            for slot in slots_of(&self.prefixes[..whole], arena) {
+                self.take_out(arena, space, slot);
+                self.put_in(arena, space, slot, len);
+            }
+            return;
+        }
         for entry in &mut self.prefixes {
             match entry {
                 Entry::One { cut, .. } | Entry::Many { cut, .. } if *cut == WHOLE => *cut = len,
@@ -127,6 +137,21 @@ pub(crate) fn cut_of(entry: Entry) -> u32 {
         Entry::One { cut, .. } | Entry::Many { cut, .. } => cut,
         Entry::Part(part) => part.end,
     }
+}
+
+fn slots_of(prefixes: &[Entry], arena: &Arena) -> Vec<u32> {
+    let mut slots = Vec::new();
+    for entry in prefixes {
+        match *entry {
+            Entry::One { slot, .. } => slots.push(slot),
+            Entry::Many { words, line, .. } => {
+                let all = 0..words * 64;
+                slots.extend(all.filter(|slot| has(arena, (line, words), *slot)));
+            }
+            Entry::Part(_) => {}
+        }
+    }
+    slots
 }
 
 pub(crate) fn set_lines(arena: &Arena, (line, words): (u32, u32)) -> &[Line] {

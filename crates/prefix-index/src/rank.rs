@@ -59,6 +59,8 @@ pub(crate) struct Rank {
     pub(crate) odd: OddNames,
     /// Stretches of blocks that others of its domain call otherwise.
     pub(crate) conflicts: u32,
+    /// Whether what it claims lacks something that had no room in a run.
+    pub(crate) crowded_out: bool,
 }
 
 /// Blocks that a target does not hold once a tier, as group 0, under their usual name.
@@ -88,6 +90,7 @@ impl Rank {
             claims: Claims::Complete,
             odd: OddNames::default(),
             conflicts: 0,
+            crowded_out: false,
         }
     }
 }

@@ -13,10 +13,13 @@
 //! | 5 | whether anything hangs on it (1), lines (15), parts (24) and prefixes (24) of the list |
 //! | 6, 7 | the list, if it is short |
 
-use crate::arena::{Arena, Line, WORDS, word};
+use crate::arena::{Arena, Line, SEGMENT_LINES, WORDS, word};
 
 /// The most blocks of a run. The rest of a longer chain hangs on its end.
-pub(crate) const MAX_BLOCKS: usize = if cfg!(all(loom, test)) { 16 } else { 4096 };
+pub(crate) const MAX_BLOCKS: usize = if cfg!(test) { 16 } else { 4096 };
+/// The most parts of a run after an operation: during one, a target may add a part for each block, and of the
+/// prefixes there are two for each cut at most, and a list is one extent.
+pub(crate) const MAX_PARTS: usize = SEGMENT_LINES * WORDS - 4 * MAX_BLOCKS;
 /// The parent of a run that begins a chain.
 pub(crate) const NO_RUN: u32 = 0;
 /// Entries that a header has room for.

@@ -56,7 +56,9 @@ impl PrefixIndex {
             source,
         })?;
         let work = self.work(target);
-        work.rank.claims = snapshot.claims;
+        if !work.rank.crowded_out {
+            work.rank.claims = snapshot.claims;
+        }
         if !work.has_room(snapshot.blocks.len()) {
             let target = target.clone();
             return Err(RestoreError::Full { target });
@@ -274,7 +276,8 @@ impl Restoring<'_> {
     }
 
     /// Lets go of what was only on the way and led nowhere.
-    fn finish(self) {
+    fn finish(mut self) {
+        self.work.relieve();
         let forest = self.work.forest;
         let mut runs: Vec<u32> = self.places.iter().map(|it| it.run).collect();
         runs.dedup();
