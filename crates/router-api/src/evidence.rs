@@ -1,4 +1,4 @@
-//! Watching where turns ran whose answers do not say it: the blocks that only such a turn has are announced by
+//! Watching where turns ran, and whether that is announced: the blocks that only such a turn has are announced by
 //! the rank that computed them.
 
 use std::collections::HashMap;
@@ -167,9 +167,18 @@ impl Evidence {
     }
 }
 
+impl Watch {
+    /// The rank that is to announce its blocks: the one its answer names, else the one asked for; none where
+    /// its engine chose.
+    fn announcer(&self) -> Option<Target> {
+        let asked = self.run.decision.target()?;
+        let dp_rank = self.named.unwrap_or(asked.dp_rank);
+        Some(self.run.at(dp_rank))
+    }
+}
+
 fn key_of(watch: &Watch) -> Option<(ConversationKey, Target)> {
-    let target = watch.run.decision.target()?;
-    Some((watch.run.conversation.clone()?, target.clone()))
+    Some((watch.run.conversation.clone()?, watch.announcer()?))
 }
 
 /// Watches turns, for ever.
@@ -181,19 +190,21 @@ pub(crate) async fn serve(replica: Arc<Replica>, mut watches: mpsc::Receiver<Wat
 }
 
 async fn settle(replica: &Replica, watch: Watch) {
+    let is_asked = watch.run.decision.target().is_some();
     let seen = match (watch.named, &watch.tail) {
-        (Some(rank), _) => Seen::Named(rank),
-        (None, Some(tail)) => look(replica, &watch, tail).await,
-        (None, None) => Seen::Nothing,
+        (Some(rank), _) if !is_asked => Seen::Named(rank),
+        (_, Some(tail)) => look(replica, &watch, tail).await,
+        (_, None) => Seen::Nothing,
     };
     let told = replica.evidence.settled(&watch);
     if let Seen::Announced { dp_rank, .. } = seen {
         replica.evidence.hear(&watch.run.at(dp_rank));
     }
-    match watch.run.decision.place {
-        Place::Target(_) if seen == Seen::Silence && told => {}
-        Place::Target(_) => replica.saw(&watch.run, seen),
-        Place::Worker { .. } => replica.learn_rank(&watch.run, seen).await,
+    match (&watch.run.decision.place, watch.named) {
+        (Place::Target(_), _) if seen == Seen::Silence && told => {}
+        (Place::Target(_), Some(ran)) => replica.saw_announcement(&watch.run, ran, seen),
+        (Place::Target(_), None) => replica.saw(&watch.run, seen),
+        (Place::Worker { .. }, _) => replica.learn_rank(&watch.run, seen).await,
     }
 }
 
@@ -227,8 +238,8 @@ async fn look(replica: &Replica, watch: &Watch, tail: &Tail) -> Seen {
         found = locate(DEADLINE).await;
         after = watch.first_token.elapsed();
     }
-    let asked = watch.run.decision.target().map(|it| it.dp_rank);
-    let elsewhere = |ranks: &Vec<DpRank>| asked.is_some_and(|it| !ranks.contains(&it));
+    let expected = watch.announcer().map(|it| it.dp_rank);
+    let elsewhere = |ranks: &Vec<DpRank>| expected.is_some_and(|it| !ranks.contains(&it));
     if found
         .as_ref()
         .is_ok_and(|it| !it.is_empty() && elsewhere(it))
@@ -239,7 +250,7 @@ async fn look(replica: &Replica, watch: &Watch, tail: &Tail) -> Seen {
     let Ok(ranks) = found else {
         return Seen::Nothing;
     };
-    let ran = asked.filter(|it| ranks.contains(it));
+    let ran = expected.filter(|it| ranks.contains(it));
     match (ran, &ranks[..]) {
         (Some(dp_rank), _) => Seen::Announced { dp_rank, after },
         (None, [only]) => Seen::Announced {
@@ -260,8 +271,9 @@ async fn is_silence(replica: &Replica, watch: &Watch, tail: &Tail) -> bool {
         hashes: PrefixHashes::Dense(tail.hashes.to_vec()),
         record: false,
     };
-    let asked = watch.run.decision.target();
-    if asked.is_some_and(|it| replica.evidence.is_heard_since(it, watch.first_token)) {
+    let rank = watch.announcer();
+    let rank = rank.as_ref();
+    if rank.is_some_and(|it| replica.evidence.is_heard_since(it, watch.first_token)) {
         return false;
     }
     let answer = tokio::time::timeout(ASK_TIMEOUT, replica.index.overlap(request)).await;
@@ -271,6 +283,6 @@ async fn is_silence(replica: &Replica, watch: &Watch, tail: &Tail) -> bool {
     let mut lost = answer.not_ready.iter();
     (answer.stored as usize) < tail.hashes.len()
         && answer.index_age <= LEVEL
-        && !asked.is_some_and(|it| answer.unknown.contains(it))
-        && !lost.any(|(it, state)| Some(it) == asked && *state == TargetState::Suspect)
+        && !rank.is_some_and(|it| answer.unknown.contains(it))
+        && !lost.any(|(it, state)| Some(it) == rank && *state == TargetState::Suspect)
 }

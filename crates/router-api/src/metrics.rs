@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use accounting::Waterfall;
+use domain::Usage;
 use prometheus::core::Collector;
 use prometheus::{
     Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
@@ -87,6 +88,8 @@ pub(crate) struct EndMetrics {
     tokens: IntCounterVec,
     /// Parts of the waterfall, in tokens.
     lost: IntCounterVec,
+    /// Answers that told of more cached tokens than their prompts have.
+    disbelieved: IntCounter,
     /// From dispatch to the first byte of a stream.
     ttft_seconds: Histogram,
 }
@@ -101,9 +104,14 @@ impl EndMetrics {
             "rankway_lost_tokens_total",
             "Input tokens that were not taken from a cache, by cause",
         );
+        let disbelieved = IntCounter::new(
+            "rankway_cached_tokens_disbelieved_total",
+            "Answers that told of more cached tokens than their prompts have",
+        )?;
         Ok(Self {
             tokens: registered(registry, IntCounterVec::new(tokens, &["kind"])?)?,
             lost: registered(registry, IntCounterVec::new(lost, &["cause"])?)?,
+            disbelieved: registered(registry, disbelieved)?,
             ttft_seconds: seconds(
                 registry,
                 "rankway_ttft_seconds",
@@ -114,6 +122,16 @@ impl EndMetrics {
 
     pub(crate) fn first_byte(&self, ttft: Duration) {
         self.ttft_seconds.observe(ttft.as_secs_f64());
+    }
+
+    /// What an engine tells of its tokens, without more cached ones than the prompt has: how many were cached is
+    /// then unknown.
+    pub(crate) fn believed(&self, told: Usage) -> Usage {
+        let cached = told.cached.filter(|it| *it <= told.prompt);
+        if cached != told.cached {
+            self.disbelieved.inc();
+        }
+        Usage { cached, ..told }
     }
 
     pub(crate) fn waterfall(&self, row: &Waterfall) {

@@ -78,6 +78,32 @@ impl Replica {
         }
     }
 
+    /// The rank that an answer names, `ran`, has announced the turn's blocks, or nothing. Where the turn ran has
+    /// been judged by the answer.
+    pub(crate) fn saw_announcement(&self, run: &Run, ran: DpRank, seen: Seen) {
+        let now = self.clock.now();
+        let mut router = self.mind.lock();
+        let worker = router.worker(run.decision.place.worker()).cloned();
+        let Some(worker) = worker.filter(|it| it.owns(ran)) else {
+            return;
+        };
+        let Some(asked) = run.asked(&worker) else {
+            return;
+        };
+        let asked = Asked {
+            dp_rank: ran,
+            ..asked
+        };
+        let truth = router.truth_mut();
+        let fault = truth.judge_announcement(&asked, seen, now);
+        drop(router);
+        if let Some(fault) = fault {
+            self.ledger
+                .judge(run.decision.id, Seen::Named(ran), Some(fault));
+            self.count_fault(&asked, fault, seen);
+        }
+    }
+
     fn count_fault(&self, asked: &Asked, fault: Fault, seen: Seen) {
         let rank = asked.dp_rank.to_string();
         let labels = [asked.worker.as_str(), &rank, fault.name()];

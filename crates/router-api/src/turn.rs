@@ -155,8 +155,10 @@ impl Turn {
         if let Some(release) = self.release(end) {
             self.replica.leases.release(release);
         }
-        // A rank that was asked for and named has been judged.
-        let open = |it: &Watch| it.named.is_none() || self.decision.target().is_none();
+        // Of a rank that was asked for and named only its announcement is left to be seen.
+        let open = |it: &Watch| {
+            it.named.is_none() || it.tail.is_some() || self.decision.target().is_none()
+        };
         if let Some(watch) = watch.filter(open) {
             self.replica.evidence.watch(watch);
         }
@@ -216,7 +218,7 @@ impl Turn {
             ttft: self.first_chunk.filter(|_| self.streams).map(since),
             duration: self.first_chunk.map(|_| since(Instant::now())),
             observed_rank,
-            usage: end.usage,
+            usage: end.usage.map(|it| self.replica.metrics.ends.believed(it)),
         };
         let id = self.decision.id;
         let replica = &self.replica;
@@ -239,21 +241,28 @@ impl Turn {
         let (Some(target), Some(key)) = (self.decision.target(), &self.lease) else {
             return;
         };
+        let ran = Target {
+            dp_rank: outcome.observed_rank.unwrap_or(target.dp_rank),
+            ..target.clone()
+        };
         let (Some(candidate), Some(cached)) = (
-            self.decision.candidate(target),
+            self.decision.candidate(&ran),
             outcome.usage.and_then(|it| it.cached),
         ) else {
             return;
         };
         let known = candidate.held.disk + candidate.block_size.tokens(1);
         let level = self.decision.index_age.is_some_and(|age| age <= LEVEL);
-        if known <= cached && level && self.replica.evidence.is_overdue(key, target) {
+        if known <= cached && level && self.replica.evidence.is_overdue(key, &ran) {
             let run = Run {
                 decision: self.decision.clone(),
                 conversation: None,
                 held: Tokens::ZERO,
             };
-            self.replica.saw(&run, Seen::Silence);
+            match outcome.observed_rank {
+                Some(ran) => self.replica.saw_announcement(&run, ran, Seen::Silence),
+                None => self.replica.saw(&run, Seen::Silence),
+            }
         }
     }
 

@@ -160,6 +160,27 @@ impl RankTruth {
         fault
     }
 
+    /// Takes in whether the rank that a turn's answer names, the one `asked` names here, has announced the turn's
+    /// blocks, and says what was wrong with that. Where the turn ran is not judged again.
+    pub fn judge_announcement(
+        &mut self,
+        asked: &Asked,
+        seen: Seen,
+        now: Timestamp,
+    ) -> Option<Fault> {
+        let fault = fault_of(asked, seen).filter(|it| !it.is_elsewhere());
+        if !self.follow_epoch(asked) {
+            return None;
+        }
+        if matches!(seen, Seen::Announced { dp_rank, .. } if dp_rank == asked.dp_rank) {
+            self.announced(asked);
+        }
+        if let Some(fault) = fault {
+            self.find(asked, fault, now);
+        }
+        fault
+    }
+
     /// Whether the ranks asked of this endpoint are ignored, by this router's own finding or a peer's.
     pub fn is_untrusted(
         &self,
@@ -273,16 +294,26 @@ impl RankTruth {
         record.honoured_in_a_row = record.honoured_in_a_row.saturating_add(1);
         let proven = proof(asked.dp_size) <= record.honoured_in_a_row;
         record.untrusted &= !proven;
-        let announced = matches!(seen, Seen::Announced { .. });
+        if let Seen::Announced { .. } = seen {
+            self.announced(asked);
+        }
         self.findings.retain(|it, _| {
             let here = it.worker == asked.worker && it.endpoint == asked.endpoint;
             let rank = it.worker == asked.worker && it.dp_rank == asked.dp_rank;
             let disproved = match it.fault {
                 Fault::Ignored | Fault::Numbering => here && proven,
                 Fault::Refused => here && rank,
-                Fault::Silent | Fault::Late => rank && announced,
+                Fault::Silent | Fault::Late => false,
             };
             !disproved
+        });
+    }
+
+    /// A rank announces what it computes.
+    fn announced(&mut self, asked: &Asked) {
+        self.findings.retain(|it, _| {
+            let rank = it.worker == asked.worker && it.dp_rank == asked.dp_rank;
+            !(rank && matches!(it.fault, Fault::Silent | Fault::Late))
         });
     }
 

@@ -3,6 +3,7 @@
 use affinity::BindingState;
 use bytes::Bytes;
 use http::StatusCode;
+use serde_json::{Value, json};
 
 use crate::client::chunk;
 use crate::engine::Engine;
@@ -84,6 +85,36 @@ async fn a_stream_is_passed_on_while_the_engine_holds_the_rest() {
     let waterfall = world.admin("waterfall").await;
     assert_eq!(waterfall["measured"]["levels"]["isl"], 9);
     world.until_nothing_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_cached_tokens_than_the_prompt_has_are_not_believed() {
+    let mut engine = Engine::start().await;
+    let world = World::before(&[&engine]).await;
+    let body = r#"{"model":"m","prompt":[1,2,3,4,5]}"#;
+    let mut cached = async |prompt: u32, tokens: u64| {
+        let details = json!({"cached_tokens": tokens});
+        let usage = json!({
+            "prompt_tokens": prompt, "completion_tokens": 1, "prompt_tokens_details": details
+        });
+        let answer = json!({"usage": usage}).to_string();
+        let engine_side = async { engine.next().await.answer(200, answer) };
+        tokio::join!(world.client.post("/v1/completions", &[], body), engine_side);
+        let decision = world.admin("decisions/last").await;
+        assert_eq!(decision["outcome"]["prompt_tokens"], prompt);
+        let realised = &decision["waterfall"]["levels"]["realised"];
+        (
+            decision["outcome"]["cached_tokens"].clone(),
+            realised.clone(),
+        )
+    };
+    let unknown = (Value::Null, Value::Null);
+    assert_eq!(cached(5, 1_000_000_000).await, unknown);
+    assert_eq!(cached(5, 6).await, unknown);
+    assert_eq!(world.gauge("rankway_cached_tokens_disbelieved_total"), 2.0);
+    // The engine counts what its template adds, too.
+    assert_eq!(cached(13, 12).await, (json!(12), json!(12)));
+    assert_eq!(world.gauge("rankway_cached_tokens_disbelieved_total"), 2.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -224,6 +224,29 @@ fn naively_untrusted(history: &[bool], proof: usize) -> bool {
     !after.any(|row| proof <= row.len())
 }
 
+#[test]
+fn an_announcement_of_the_rank_that_an_answer_names_is_no_second_proof() {
+    let mut truth = RankTruth::default();
+    for _ in 0..2 {
+        truth.judge(&asked(10, 1), ran(0), NOW);
+    }
+    let announcement =
+        |truth: &mut RankTruth, seen| truth.judge_announcement(&asked(10, 0), seen, NOW);
+    truth.judge(&asked(10, 0), ran(0), NOW);
+    assert_eq!(announcement(&mut truth, announced(0, 10)), None);
+    assert!(untrusted(&truth), "one turn in ten is chance");
+    assert_eq!(announcement(&mut truth, Seen::Silence), Some(Fault::Silent));
+    let late = announcement(&mut truth, announced(0, 1_001));
+    assert_eq!(late, Some(Fault::Late));
+    assert_eq!(faults(&truth, NOW), [(0, "late"), (1, "ignored")]);
+    // Of the rank itself it says nothing where another has the blocks.
+    assert_eq!(announcement(&mut truth, announced(2, 10)), None);
+    assert_eq!(announcement(&mut truth, Seen::Nothing), None);
+    assert_eq!(faults(&truth, NOW), [(0, "late"), (1, "ignored")]);
+    assert_eq!(announcement(&mut truth, announced(0, 10)), None);
+    assert_eq!(faults(&truth, NOW), [(1, "ignored")]);
+}
+
 proptest! {
     #[test]
     fn trust_is_what_a_naive_reading_of_the_history_gives(
