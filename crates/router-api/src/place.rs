@@ -59,13 +59,18 @@ impl Placing<'_> {
         let decision = turn.decision.clone();
         turn.give_up(status).await;
         self.retry_of = Some(decision.id);
+        let worker = decision.place.worker();
+        let is_of_worker = |it: &Target| it.worker == *worker;
+        let mut candidates = decision.snapshot.candidates.iter();
+        // The numbers that a worker refuses may be all it has: after two of them others are asked first.
+        let is_misnumbered = status == Status::RankRefused
+            && self.tried.iter().any(is_of_worker)
+            && candidates.any(|it| it.takes_new() && !is_of_worker(&it.target));
         match &decision.place {
-            Place::Target(target) if status != Status::RankRefused => {
-                self.tried.push(target.clone());
-            }
-            place => {
+            Place::Target(target) if !is_misnumbered => self.tried.push(target.clone()),
+            Place::Target(_) | Place::Worker { .. } => {
                 let candidates = decision.snapshot.candidates.iter();
-                let ranks = candidates.filter(|it| it.target.worker == *place.worker());
+                let ranks = candidates.filter(|it| is_of_worker(&it.target));
                 self.tried.extend(ranks.map(|it| it.target.clone()));
             }
         }

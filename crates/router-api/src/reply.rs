@@ -64,7 +64,7 @@ impl Answer {
             DispatchError::Connect { .. } | DispatchError::UnknownWorker { .. } => {
                 Status::Unreachable
             }
-            // Another worker may number its ranks as it has registered them.
+            // Other numbers may be ranks here, or this one elsewhere.
             DispatchError::Rank { .. } => Status::RankRefused,
             DispatchError::Broken { .. } => Status::Failed,
         };

@@ -29,8 +29,8 @@ pub(crate) struct Fleet {
     targets: HashMap<Target, Memory>,
     pub(crate) drains: Drains,
     pub(crate) sources: RankSources,
-    /// Until when an endpoint is avoided that refused the rank it was asked for.
-    refusals: HashMap<(WorkerId, Epoch, Endpoint), Timestamp>,
+    /// Until when a rank is avoided at an endpoint that refused it.
+    refusals: HashMap<(Target, Endpoint), Timestamp>,
 }
 
 #[derive(Debug)]
@@ -194,22 +194,15 @@ impl Fleet {
         self.targets.entry(target.clone()).or_default()
     }
 
-    /// An endpoint refused the rank it was asked for: it is avoided until then.
-    pub(crate) fn refused(
-        &mut self,
-        worker: &WorkerId,
-        epoch: Epoch,
-        endpoint: Endpoint,
-        until: Timestamp,
-    ) {
-        let key = (worker.clone(), epoch, endpoint);
-        self.refusals.insert(key, until);
+    /// An endpoint refused the rank it was asked for, which is avoided there until then.
+    pub(crate) fn refused(&mut self, target: &Target, endpoint: Endpoint, until: Timestamp) {
+        self.refusals.insert((target.clone(), endpoint), until);
     }
 
     /// Whether an endpoint has refused a rank lately.
     pub(crate) fn refuses(&self, target: &Target, endpoint: Endpoint, now: Timestamp) -> bool {
-        let key = (target.worker.clone(), target.epoch, endpoint);
-        self.refusals.get(&key).is_some_and(|until| now < *until)
+        let until = self.refusals.get(&(target.clone(), endpoint));
+        until.is_some_and(|until| now < *until)
     }
 
     /// Whether it is the present incarnation of a registered worker.

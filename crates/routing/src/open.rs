@@ -32,7 +32,8 @@ pub enum Status {
     Refused,
     /// The engine failed (5xx) or broke off.
     Failed,
-    /// The engine says that it has no such rank: the endpoint's numbering is not what its worker registered.
+    /// The engine says that it has no such rank: the endpoint's numbering is not what its worker registered, and
+    /// other numbers of it may be taken.
     RankRefused,
     /// The engine could not be reached, which none of its ranks can then.
     Unreachable,
@@ -50,8 +51,8 @@ pub(crate) enum Avoided {
     Rank,
     /// Every rank of its worker.
     Worker,
-    /// The endpoint of its worker.
-    Endpoint,
+    /// The rank asked for, at its endpoint alone.
+    RankAtEndpoint,
 }
 
 impl Status {
@@ -59,7 +60,7 @@ impl Status {
         match self {
             Self::Refused | Self::Failed => Avoided::Rank,
             Self::Unreachable => Avoided::Worker,
-            Self::RankRefused => Avoided::Endpoint,
+            Self::RankRefused => Avoided::RankAtEndpoint,
             Self::Served | Self::Invalid | Self::Cancelled => Avoided::Nothing,
         }
     }

@@ -2,7 +2,6 @@
 
 use accounting::Waterfall;
 use domain::{DecisionId, ReservationChange, Target, Timestamp};
-use placement::Place;
 
 use super::Router;
 use crate::open::{Avoided, Open, Outcome, Status};
@@ -83,10 +82,10 @@ impl Router {
             Avoided::Nothing => Vec::new(),
             Avoided::Rank => open.served_by(outcome.observed_rank).into_iter().collect(),
             Avoided::Worker => open.ranks.iter().map(|it| it.target.clone()).collect(),
-            Avoided::Endpoint => {
-                let (Place::Target(Target { worker, epoch, .. }) | Place::Worker { worker, epoch }) =
-                    &open.place;
-                self.fleet.refused(worker, *epoch, open.endpoint, until);
+            Avoided::RankAtEndpoint => {
+                if let Some(target) = open.place.target() {
+                    self.fleet.refused(target, open.endpoint, until);
+                }
                 Vec::new()
             }
         };
