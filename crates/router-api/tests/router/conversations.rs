@@ -100,6 +100,20 @@ async fn a_text_is_hashed_as_the_engine_tokenises_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_does_not_tokenise_is_made_up_for_by_another() {
+    let (broken, other) = (Engine::start().await, Engine::start().await);
+    let world = World::before(&[&broken, &other]).await;
+    other.tokenise_to(Some((0..9).collect()));
+    let text = json!({"model": "m", "prompt": "some text"}).to_string();
+    // They are asked in turn.
+    for _ in 0..4 {
+        let routed = world.client.post("/v1/route", &[], &text).await.json();
+        assert_eq!(routed["degraded"], json!([]));
+        assert_eq!(routed["isl"], 9);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_decision_without_dispatch_leaves_nothing() {
     let engine = Engine::start().await;
     let world = World::before(&[&engine]).await;
