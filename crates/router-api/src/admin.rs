@@ -10,7 +10,7 @@ use axum::{Json, Router};
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::error::ApiError;
+use crate::error::{ApiError, excerpt};
 use crate::replica::Replica;
 use crate::view::{DecisionView, TargetView, TotalsView, WorkerView, describe};
 
@@ -62,7 +62,10 @@ async fn decision(
         "last" => replica.ledger.last(),
         id => match id.parse() {
             Ok(id) => replica.ledger.get(id),
-            Err(error) => return ApiError::invalid(format!("{id:?}: {error}")).into_response(),
+            Err(error) => {
+                let why = format!("{:?}: {}", excerpt(id), excerpt(&error.to_string()));
+                return ApiError::invalid(why).into_response();
+            }
         },
     };
     match entry {

@@ -12,7 +12,7 @@ use domain::{ConversationId, DpRank, Epoch, InstanceId, ModelName, Target, Targe
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::error::ApiError;
+use crate::error::{ApiError, excerpt};
 use crate::query::{Query, wrong};
 use crate::replica::Replica;
 use crate::view::{BindingView, PageView};
@@ -88,10 +88,12 @@ async fn import(
     State(replica): State<Arc<Replica>>,
     body: Result<Json<Imported>, JsonRejection>,
 ) -> Result<Json<Value>, ApiError> {
-    let Json(body) = body.map_err(|error| ApiError::invalid(error.body_text()))?;
+    let Json(body) = body.map_err(|error| ApiError::invalid(excerpt(&error.body_text())))?;
     let bindings = body.bindings.iter().enumerate().map(|(number, view)| {
         let read = view.read();
-        read.map_err(|why| ApiError::invalid(format!("bindings[{number}]: {why}")))
+        read.map_err(|why| {
+            ApiError::invalid(format!("bindings[{number}]: {}", excerpt(&why.to_string())))
+        })
     });
     // All of it makes sense, or nothing is taken.
     let bindings: Vec<Binding> = bindings.collect::<Result<_, _>>()?;
@@ -122,7 +124,8 @@ async fn reassign(
     RawQuery(of): RawQuery,
     body: Result<Json<Destination>, JsonRejection>,
 ) -> Result<Json<BindingView>, ApiError> {
-    let Json(Destination { to }) = body.map_err(|error| ApiError::invalid(error.body_text()))?;
+    let Json(Destination { to }) =
+        body.map_err(|error| ApiError::invalid(excerpt(&error.body_text())))?;
     let bound = replica.bound_of(&conversation, of.as_deref()).await?;
     let to = replica.destination(&to, &bound.binding)?;
     let moved = replica.affinity.reassign(Reassign {
@@ -204,13 +207,16 @@ impl Replica {
             return Err(wrong("model", &why));
         }
         found.pop().ok_or_else(|| ApiError::UnknownPath {
-            path: format!("binding of conversation {id:?} of tenant {tenant}"),
+            path: format!(
+                "binding of conversation {:?} of tenant {tenant}",
+                excerpt(id)
+            ),
         })
     }
 
     /// A target written `WORKER/RANK` or `WORKER#EPOCH/RANK` that `binding` may be moved to.
     fn destination(&self, text: &str, binding: &Binding) -> Result<Target, ApiError> {
-        let refused = |why: &str| wrong("to", &format!("{text:?} {why}"));
+        let refused = |why: &str| wrong("to", &format!("{:?} {why}", excerpt(text)));
         let read = || {
             let (place, rank) = text.rsplit_once('/')?;
             let (worker, epoch) = match place.split_once('#') {

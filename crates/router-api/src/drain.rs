@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::bindings::operator;
-use crate::error::ApiError;
+use crate::error::{ApiError, excerpt};
 use crate::replica::Replica;
 use crate::view::WorkerView;
 
@@ -130,7 +130,7 @@ impl Admin {
         match rank.filter(owned) {
             Some(rank) => Ok((worker, Some(rank))),
             None => {
-                let path = format!("rank {text:?} of worker {worker}");
+                let path = format!("rank {:?} of worker {worker}", excerpt(text));
                 Err(ApiError::UnknownPath { path })
             }
         }

@@ -1,5 +1,6 @@
 //! Errors as OpenAI's clients understand them.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
@@ -83,6 +84,20 @@ pub(crate) enum ApiError {
         /// The most that may be.
         limit: usize,
     },
+}
+
+/// What is quoted of a text that somebody else wrote, at most 256 bytes: its begin, and its end, where a parser's
+/// error says what it expected and where.
+pub(crate) fn excerpt(text: &str) -> Cow<'_, str> {
+    const BEGIN: usize = 160;
+    const END: usize = 91;
+    const BETWEEN: &str = " ... ";
+    if text.len() <= BEGIN + BETWEEN.len() + END {
+        return Cow::Borrowed(text);
+    }
+    let begin = &text[..text.floor_char_boundary(BEGIN)];
+    let end = &text[text.ceil_char_boundary(text.len() - END)..];
+    Cow::Owned([begin, BETWEEN, end].concat())
 }
 
 #[derive(Serialize)]

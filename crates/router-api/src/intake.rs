@@ -10,7 +10,7 @@ use engine_wire::CLIENT_RANK_HEADERS;
 use routing::Pin;
 use service_kit::error_chain;
 
-use crate::error::ApiError;
+use crate::error::{ApiError, excerpt};
 use crate::openai::{Fields, Prompt};
 use crate::replica::Replica;
 
@@ -187,7 +187,7 @@ fn model(replica: &Replica, name: &str) -> Result<ModelName, ApiError> {
     found.cloned().ok_or_else(|| {
         let names: Vec<&str> = models.iter().map(ModelName::as_str).collect();
         ApiError::UnknownModel {
-            model: name.to_owned(),
+            model: excerpt(name).into_owned(),
             known: names.join(", "),
         }
     })
@@ -254,7 +254,7 @@ fn pin(
         Err(_) => {
             return Err(ApiError::invalid(format!(
                 "{:?} is not a rank",
-                rank.unwrap_or("")
+                excerpt(rank.unwrap_or(""))
             )));
         }
     };

@@ -13,7 +13,7 @@ use prometheus::{Encoder as _, TextEncoder};
 use serde_json::json;
 
 use crate::admin::workers;
-use crate::error::ApiError;
+use crate::error::{ApiError, excerpt};
 use crate::infer::infer;
 use crate::replica::Replica;
 use crate::route::route;
@@ -79,14 +79,16 @@ async fn metrics(State(replica): State<Arc<Replica>>) -> Response {
 }
 
 async fn unknown_path(State(replica): State<Arc<Replica>>, request: Request) -> Response {
-    let path = format!("{} {}", request.method(), request.uri().path());
+    let (method, path) = (request.method().as_str(), request.uri().path());
+    let path = format!("{} {}", excerpt(method), excerpt(path));
     let response = ApiError::UnknownPath { path }.into_response();
     replica.count(None, response.status());
     response
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> Response {
-    let (path, method) = (uri.path().to_owned(), method.to_string());
+    let path = excerpt(uri.path()).into_owned();
+    let method = excerpt(method.as_str()).into_owned();
     ApiError::Method { path, method }.into_response()
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::str::FromStr;
 
-use crate::error::ApiError;
+use crate::error::{ApiError, excerpt};
 
 /// What a query says, percent-decoded.
 #[derive(Debug, Default)]
@@ -23,7 +23,8 @@ impl Query {
             let Some(name) = names.iter().find(|it| **it == name) else {
                 let names = names.join(", ");
                 return Err(ApiError::invalid(format!(
-                    "{name:?} is unknown here: say {names}"
+                    "{:?} is unknown here: say {names}",
+                    excerpt(name)
                 )));
             };
             let value =
@@ -44,7 +45,7 @@ impl Query {
         name: &'static str,
     ) -> Result<Option<T>, ApiError> {
         let parsed = self.text(name).map(str::parse).transpose();
-        parsed.map_err(|error| wrong(name, &error))
+        parsed.map_err(|error: T::Err| wrong(name, &excerpt(&error.to_string())))
     }
 }
 

@@ -8,7 +8,7 @@ use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use crate::error::ApiError;
+use crate::error::{ApiError, excerpt};
 
 /// Bytes of English text or JSON in a token, about: the length of a prompt that nobody has tokenised.
 const BYTES_PER_TOKEN: u64 = 4;
@@ -100,8 +100,10 @@ impl<'a> Fields<'a> {
         if body.trim_ascii_start().starts_with(b"[") {
             return Err(ApiError::invalid("the request body is not a JSON object"));
         }
-        serde_json::from_slice(body)
-            .map_err(|error| ApiError::invalid(format!("read the request body: {error}")))
+        serde_json::from_slice(body).map_err(|error| {
+            let error = error.to_string();
+            ApiError::invalid(format!("read the request body: {}", excerpt(&error)))
+        })
     }
 
     /// The model, which every request names.
@@ -234,7 +236,7 @@ fn tokens(name: &'static str, raw: &RawValue) -> Result<Vec<u32>, ApiError> {
 
 fn of_field(name: &'static str, what: &str, error: &serde_json::Error) -> ApiError {
     ApiError::Invalid {
-        message: format!("read {name} as {what}: {error}"),
+        message: format!("read {name} as {what}: {}", excerpt(&error.to_string())),
         param: Some(name),
     }
 }

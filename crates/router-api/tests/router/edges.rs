@@ -75,6 +75,36 @@ async fn errors_have_the_shape_that_clients_know() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_client_wrote_is_quoted_in_part_however_long_it_is() {
+    let engine = Engine::start().await;
+    let config = Config {
+        allow_client_target: true,
+        ..config()
+    };
+    let world = World::with(config, &[&engine]).await;
+    let long = "é".repeat(500_000);
+    let check = async |body: String, begin: &str, end: &str| {
+        let answer = world.client.post("/v1/completions", &[], &body).await;
+        let error = answer.error();
+        assert!(error.len() <= 400, "{} bytes", error.len());
+        assert!(error.starts_with(begin) && error.ends_with(end), "{error}");
+        assert!(error.contains("éé ... "), "{error}");
+    };
+    let model = format!(r#"{{"model":"{long}"}}"#);
+    check(model, "the model \"é", "é\" does not exist; there is m").await;
+    let stream = format!(r#"{{"model":"m","stream":"{long}"}}"#);
+    let begin = "read the request body: invalid type: string \"é";
+    let end = "é\", expected a boolean at line 1 column 1000024";
+    check(stream, begin, end).await;
+    let prompt = format!(r#"{{"model":"m","prompt":[1,"{long}"]}}"#);
+    let begin = "read prompt as token ids: invalid type: string \"é";
+    let end = "é\", expected u32 at line 1 column 1000005";
+    check(prompt, begin, end).await;
+    let rank = format!(r#"{{"model":"m","routed_dp_rank":"{long}"}}"#);
+    check(rank, "\"\\\"é", "é\\\"\" is not a rank").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn before_any_worker_is_found_a_model_is_not_said_to_be_missing() {
     let world = World::before(&[]).await;
 
