@@ -1,12 +1,14 @@
 //! The index as others see it: one writer, many readers.
 //!
-//! One lock guards the index. The writer takes it for one operation of at most [`PIECE_BLOCKS`] blocks at a
-//! time, well under a millisecond, and a reader for one lookup, tens of microseconds: neither waits long,
-//! and a reader sees one state of all targets. What requests carried has a lock of its own, because each
-//! recorded request writes it.
+//! A lookup takes no lock on the index: it asks a [`Reader`], which answers one state of all targets while the
+//! writer writes. The lock of the index is the writer's, for one operation of at most [`PIECE_BLOCKS`] blocks
+//! at a time, and for those who sum digests. What requests carried and who is not ready have locks of their
+//! own, which nobody holds for longer than to look something up or to copy a list.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,7 +16,7 @@ use contracts::rpc::{
     CallError, DumpStream, Index, LocateRequest, OverlapAnswer, OverlapRequest, Shard, TargetDigest,
 };
 use domain::{DpRank, Target, TargetState, Timestamp};
-use prefix_index::{Carried, PrefixIndex};
+use prefix_index::{Carried, PrefixIndex, Reader};
 use service_kit::Clock;
 use tokio::time::{Instant, sleep_until};
 
@@ -33,7 +35,11 @@ const LAST_LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// What readers and the writer share.
 pub(crate) struct Answers {
-    held: RwLock<Held>,
+    index: RwLock<PrefixIndex>,
+    /// Of the index; none before it has been taken from the store.
+    reader: OnceLock<Reader>,
+    /// Targets whose claims are not complete, or that wait for lost events.
+    not_ready: Mutex<BTreeMap<Target, TargetState>>,
     carried: Mutex<Carried>,
     /// When the index was last known to be level with the log; none until it has been once.
     level_at: Mutex<Option<Timestamp>>,
@@ -43,26 +49,25 @@ pub(crate) struct Answers {
     clock: Clock,
 }
 
-/// What the events say.
-pub(crate) struct Held {
-    pub(crate) index: PrefixIndex,
-    /// Targets whose claims are not complete, or that wait for lost events.
-    pub(crate) not_ready: BTreeMap<Target, TargetState>,
-}
-
 impl Answers {
     pub(crate) fn new(config: &Config, clock: Clock, dumps: Dumps) -> Self {
         Self {
-            held: RwLock::new(Held {
-                index: PrefixIndex::new(config.departed_blocks),
-                not_ready: BTreeMap::new(),
-            }),
+            index: RwLock::new(PrefixIndex::new(config.departed_blocks)),
+            reader: OnceLock::new(),
+            not_ready: Mutex::default(),
             carried: Mutex::new(Carried::new(config.carried_blocks)),
             level_at: Mutex::default(),
             shard: config.shard,
             dumps,
             clock,
         }
+    }
+
+    /// Answers from `index`, once and for all.
+    pub(crate) fn begin(&self, index: PrefixIndex) {
+        let reader = index.reader();
+        *self.write() = index;
+        assert!(self.reader.set(reader).is_ok(), "an indexer runs once");
     }
 
     /// The index is level with the log as of `at`.
@@ -74,13 +79,18 @@ impl Answers {
         self.level_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Held> {
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, PrefixIndex> {
         // A panic while writing is a broken invariant of the index; serving on is no worse than not.
-        self.held.read().unwrap_or_else(PoisonError::into_inner)
+        self.index.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Held> {
-        self.held.write().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, PrefixIndex> {
+        self.index.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn not_ready(&self) -> MutexGuard<'_, BTreeMap<Target, TargetState>> {
+        let not_ready = self.not_ready.lock();
+        not_ready.unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn carried(&self) -> MutexGuard<'_, Carried> {
@@ -91,8 +101,11 @@ impl Answers {
 impl Answers {
     /// The ranks of a worker that hold all of a prefix.
     fn holders(&self, request: &LocateRequest) -> Vec<DpRank> {
+        let Some(reader) = self.reader.get() else {
+            return Vec::new();
+        };
         let hashes = &request.hashes[..];
-        let overlap = self.read().index.overlap(&request.namespace, hashes);
+        let overlap = reader.overlap(&request.namespace, hashes);
         let groups = overlap.groups.into_iter();
         let whole = groups.filter(|it| it.depths.disk as usize == hashes.len());
         let targets = whole.flat_map(|it| it.targets);
@@ -128,25 +141,20 @@ impl Index for Answers {
             asked.blocks_of(depth)
         };
         // What has not been read yet would pass for what nobody holds, and move conversations away from it.
-        let Some(level_at) = *self.lock_level() else {
+        let level_at = *self.lock_level();
+        let (Some(level_at), Some(reader)) = (level_at, self.reader.get()) else {
             return Err(CallError::Unavailable {
                 service: "indexer",
                 why: "the log is still being read".to_owned(),
             });
         };
-        let (overlap, not_ready) = {
-            let held = self.read();
-            let not_ready = held
-                .not_ready
-                .iter()
-                .map(|(it, state)| (it.clone(), *state));
-            (asked.overlap(&held.index, &namespace), not_ready.collect())
-        };
+        let not_ready = self.not_ready().clone();
+        let overlap = asked.overlap(reader, &namespace);
         Ok(OverlapAnswer {
             groups: overlap.groups,
             ceiling: carried.max(overlap.stored),
             stored: overlap.stored,
-            not_ready,
+            not_ready: not_ready.into_iter().collect(),
             unknown: self.shard.unknown(),
             index_age: self.clock.now().since(level_at),
         })
@@ -166,14 +174,16 @@ impl Index for Answers {
     }
 
     async fn digests(&self) -> Result<Vec<TargetDigest>, CallError> {
-        let held = self.read();
+        let index = self.read();
+        let not_ready = self.not_ready().clone();
+        let state = |target: &Target| not_ready.get(target).copied();
         let digest = |rank: prefix_index::RankSummary| TargetDigest {
-            state: held.state(&rank.target),
+            state: state(&rank.target).unwrap_or(TargetState::Ready),
             target: rank.target,
             blocks: rank.blocks,
             digest: rank.digest,
         };
-        Ok(held.index.ranks().map(digest).collect())
+        Ok(index.ranks().map(digest).collect())
     }
 
     async fn dump(&self) -> Result<DumpStream, CallError> {
@@ -181,9 +191,80 @@ impl Index for Answers {
     }
 }
 
-impl Held {
-    fn state(&self, target: &Target) -> TargetState {
-        let state = self.not_ready.get(target).copied();
-        state.unwrap_or(TargetState::Ready)
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, mpsc};
+    use std::thread;
+
+    use contracts::rpc::PrefixHashes;
+    use domain::{
+        BlockHash, BlockSize, EngineHash, Epoch, KvOp, ModelName, Namespace, StoredBlock,
+        StoredBlocks, Tier, WorkerId, sequence_hashes,
+    };
+
+    use super::*;
+    use crate::dump::dumps;
+
+    #[test]
+    fn lookups_do_not_wait_for_the_writer() {
+        let namespace = Namespace {
+            model: ModelName::new("m").expect("a plain name"),
+            lora: None,
+            salt: None,
+            block_size: BlockSize::new(16).expect("not zero"),
+        };
+        let target = Target {
+            worker: WorkerId::new("w").expect("a plain id"),
+            epoch: Epoch::FIRST,
+            dp_rank: DpRank::new(0),
+        };
+        let block = BlockHash::new(7);
+        let chain = sequence_hashes(&[block]);
+        let stored = KvOp::Stored(StoredBlocks {
+            group: 0,
+            parent: None,
+            blocks: vec![StoredBlock {
+                engine_hash: EngineHash::Int(chain[0].get()),
+                block_hash: block,
+            }],
+            tier: Tier::Gpu,
+            namespace: namespace.clone(),
+            session: None,
+        });
+        let clock = Clock::system();
+        let answers = Arc::new(Answers::new(&Config::default(), clock, dumps().0));
+        answers.begin(PrefixIndex::new(1));
+        answers.level(clock.now());
+
+        let mut writing = answers.write();
+        writing.apply(&target, &stored).expect("not fenced");
+        let (tell, told) = mpsc::channel();
+        let asking = answers.clone();
+        let asked = target.clone();
+        thread::spawn(move || {
+            let overlap = OverlapRequest {
+                namespace: namespace.clone(),
+                hashes: PrefixHashes::Dense(chain.clone()),
+                record: false,
+            };
+            let locate = LocateRequest {
+                namespace,
+                worker: asked.worker,
+                epoch: asked.epoch,
+                hashes: chain.into(),
+                deadline: Duration::ZERO,
+            };
+            let runtime = tokio::runtime::Builder::new_current_thread().build();
+            let runtime = runtime.expect("a runtime without drivers");
+            let overlap = runtime.block_on(asking.overlap(overlap));
+            let ranks = runtime.block_on(asking.locate(locate));
+            tell.send((overlap, ranks)).expect("the test waits");
+        });
+        let answered = told.recv_timeout(Duration::from_secs(60));
+        let (overlap, ranks) = answered.expect("nothing to wait for");
+        let overlap = overlap.expect("level with the log");
+        assert_eq!(overlap.groups[0].targets, [target]);
+        assert_eq!(ranks.expect("located"), [DpRank::new(0)]);
+        drop(writing);
     }
 }

@@ -2,7 +2,7 @@
 
 use contracts::rpc::{CallError, PrefixHashes};
 use domain::{Namespace, SequenceHash};
-use prefix_index::{Overlap, PrefixIndex, Sparse};
+use prefix_index::{Overlap, Reader, Sparse};
 
 /// What is asked for.
 pub(crate) enum Asked<'a> {
@@ -57,10 +57,10 @@ impl<'a> Asked<'a> {
         }
     }
 
-    pub(crate) fn overlap(&self, index: &PrefixIndex, namespace: &Namespace) -> Overlap {
+    pub(crate) fn overlap(&self, reader: &Reader, namespace: &Namespace) -> Overlap {
         match self {
-            Self::Dense(hashes) => index.overlap(namespace, *hashes),
-            Self::Sparse { sparse, .. } => index.reader().overlap(namespace, *sparse),
+            Self::Dense(hashes) => reader.overlap(namespace, *hashes),
+            Self::Sparse { sparse, .. } => reader.overlap(namespace, *sparse),
         }
     }
 }

@@ -115,7 +115,7 @@ impl Indexer {
             }
         }
         let stored = saving.is_complete();
-        self.answers.write().index = index;
+        self.answers.begin(index);
         let clock = self.context.clock;
         let mut writer = Writer::new(
             self.answers.clone(),

@@ -9,11 +9,11 @@ use contracts::index_store::{Fence, LogCursors, StoredRank};
 use contracts::rpc::{DumpedRank, Feed, Shard};
 use contracts::topics;
 use domain::{Epoch, KvBatch, KvOp, Target, TargetState, Timestamp, WorkerId};
-use prefix_index::{Applied, Claims, RankSnapshot};
+use prefix_index::{Applied, Claims, PrefixIndex, RankSnapshot};
 use service_kit::Clock;
 use tracing::{info, warn};
 
-use crate::answers::{Answers, Held};
+use crate::answers::Answers;
 use crate::dump::Beginning;
 use crate::fleet::Fleet;
 use crate::metrics::Metrics;
@@ -100,13 +100,13 @@ impl Writer {
         }
         for target in elsewhere {
             info!(%target, "dropped: another shard follows it");
-            self.answers.write().index.forget(&target);
+            self.answers.write().forget(&target);
             self.drop_rank(&target);
         }
         // A fence may have been saved after the ranks it ended had been loaded.
         let fences: Vec<(WorkerId, Epoch)> = {
-            let held = self.answers.read();
-            let fences = held.index.fences();
+            let index = self.answers.read();
+            let fences = index.fences();
             fences
                 .map(|(worker, epoch)| (worker.clone(), epoch))
                 .collect()
@@ -133,7 +133,7 @@ impl Writer {
             self.metrics.batch("gone");
             return;
         }
-        let fence = self.answers.read().index.fence_of(&target.worker);
+        let fence = self.answers.read().fence_of(&target.worker);
         if fence.is_some_and(|fence| target.epoch < fence) {
             self.metrics.batch("fenced");
             return;
@@ -174,11 +174,11 @@ impl Writer {
 
     /// Ends the incarnations of `worker` below `epoch`.
     pub(crate) fn fence(&mut self, worker: &WorkerId, epoch: Epoch) {
-        let known = self.answers.read().index.fence_of(worker);
+        let known = self.answers.read().fence_of(worker);
         if known.is_some_and(|known| epoch <= known) {
             return;
         }
-        self.answers.write().index.fence(worker, epoch);
+        self.answers.write().fence(worker, epoch);
         self.unsaved.fences.push(Fence {
             worker: worker.clone(),
             epoch,
@@ -213,12 +213,12 @@ impl Writer {
             let targets = self.ranks.keys().filter(|it| it.worker == worker);
             let targets: Vec<Target> = targets.cloned().collect();
             for target in targets {
-                self.answers.write().index.forget(&target);
+                self.answers.write().forget(&target);
                 self.drop_rank(&target);
             }
         }
         for _ in 0..SWEPT_AT_ONCE / SWEPT_PER_STEP {
-            if !self.answers.write().index.sweep(SWEPT_PER_STEP) {
+            if !self.answers.write().sweep(SWEPT_PER_STEP) {
                 break;
             }
         }
@@ -226,16 +226,17 @@ impl Writer {
 
     /// Sets the gauges.
     pub(crate) fn report(&self) {
-        let held = self.answers.read();
-        for rank in held.index.ranks() {
+        let index = self.answers.read();
+        for rank in index.ranks() {
             let dp_rank = rank.target.dp_rank.to_string();
             let labels = [rank.target.worker.as_str(), dp_rank.as_str()];
             let blocks = i64::try_from(rank.blocks).unwrap_or(i64::MAX);
             self.metrics.blocks.with_label_values(&labels).set(blocks);
         }
-        self.metrics.not_ready.set(held.not_ready.len() as i64);
-        let departed = held.index.forgotten();
-        drop(held);
+        let departed = index.forgotten();
+        drop(index);
+        let not_ready = self.answers.not_ready().len();
+        self.metrics.not_ready.set(not_ready as i64);
         let carried = self.answers.carried().forgotten();
         for (kind, blocks) in [("departed", departed), ("carried", carried)] {
             let gauge = self.metrics.forgotten.with_label_values(&[kind]);
@@ -257,14 +258,14 @@ impl Writer {
 
     /// What a dump begins with.
     pub(crate) fn beginning(&self, cursors: LogCursors) -> Beginning {
-        let held = self.answers.read();
+        let index = self.answers.read();
         let fence = |(worker, epoch): (&WorkerId, Epoch)| Fence {
             worker: worker.clone(),
             epoch,
         };
         Beginning {
             cursors,
-            fences: held.index.fences().map(fence).collect(),
+            fences: index.fences().map(fence).collect(),
             ranks: self.ranks.keys().cloned().collect(),
         }
     }
@@ -272,7 +273,7 @@ impl Writer {
     /// A rank as it is between two batches.
     pub(crate) fn dump(&self, target: &Target) -> Option<(DumpedRank, Option<RankSnapshot>)> {
         let tracked = self.ranks.get(target)?;
-        let snapshot = self.answers.read().index.snapshot(target);
+        let snapshot = self.answers.read().snapshot(target);
         let rank = DumpedRank {
             target: target.clone(),
             cursor: tracked.position.cursor(),
@@ -314,12 +315,12 @@ impl Writer {
             tracked.stored = false;
             tracked.ops.clear();
         }
-        let held = self.answers.read();
+        let index = self.answers.read();
         let fence = |(worker, epoch): (&WorkerId, Epoch)| Fence {
             worker: worker.clone(),
             epoch,
         };
-        self.unsaved.fences = held.index.fences().map(fence).collect();
+        self.unsaved.fences = index.fences().map(fence).collect();
     }
 
     /// A rank that the store does not have yet.
@@ -334,9 +335,9 @@ impl Writer {
         let mut ranks = self.ranks.iter_mut();
         let (target, tracked) = ranks.find(|it| it.1.number == number)?;
         tracked.stored = true;
-        let held = self.answers.read();
-        let rank = tracked.rank(target, &held);
-        let snapshot = held.index.snapshot(target).unwrap_or(RankSnapshot {
+        let index = self.answers.read();
+        let rank = tracked.rank(target, &index);
+        let snapshot = index.snapshot(target).unwrap_or(RankSnapshot {
             claims: rank.claims,
             namespaces: Vec::new(),
             blocks: Vec::new(),
@@ -345,7 +346,7 @@ impl Writer {
     }
 
     fn claims(&self, target: &Target) -> Option<Claims> {
-        self.answers.read().index.claims(target)
+        self.answers.read().claims(target)
     }
 
     fn apply(&mut self, target: &Target, ops: Vec<KvOp>) {
@@ -357,7 +358,7 @@ impl Writer {
         let mut all = Applied::default();
         for op in ops.into_iter().flat_map(pieces) {
             // One lock an operation: readers come in between.
-            match self.answers.write().index.apply(target, &op) {
+            match self.answers.write().apply(target, &op) {
                 Ok(applied) => all += applied,
                 Err(fenced) => {
                     // `take` has compared the epochs, and fences come from this task alone.
@@ -374,7 +375,7 @@ impl Writer {
             (self.claims(target), capacity)
             && capacity <= announced
         {
-            self.answers.write().index.complete(target);
+            self.answers.write().complete(target);
             info!(%target, announced, "complete: it has announced as much as it can hold");
         }
     }
@@ -398,13 +399,13 @@ impl Writer {
             Some(Claims::Partial { .. }) => Some(TargetState::Partial),
             Some(Claims::Complete) | None => None,
         };
-        let known = self.answers.read().not_ready.get(target).copied();
+        let known = self.answers.not_ready().get(target).copied();
         if known != state {
             info!(%target, from = ?known, to = ?state, %next, "claims changed");
-            let mut held = self.answers.write();
+            let mut not_ready = self.answers.not_ready();
             match state {
-                Some(state) => held.not_ready.insert(target.clone(), state),
-                None => held.not_ready.remove(target),
+                Some(state) => not_ready.insert(target.clone(), state),
+                None => not_ready.remove(target),
             };
         }
         if suspect {
@@ -425,7 +426,7 @@ impl Writer {
         if let Some(tracked) = self.ranks.remove(target) {
             self.unsaved.gone.push(tracked.number);
         }
-        self.answers.write().not_ready.remove(target);
+        self.answers.not_ready().remove(target);
         self.resyncs.done(target);
         self.metrics.forget(target);
     }
@@ -443,8 +444,8 @@ impl Tracked {
         }
     }
 
-    fn rank(&self, target: &Target, held: &Held) -> StoredRank {
-        let claims = held.index.claims(target);
+    fn rank(&self, target: &Target, index: &PrefixIndex) -> StoredRank {
+        let claims = index.claims(target);
         StoredRank {
             target: target.clone(),
             cursor: self.position.cursor(),
