@@ -49,6 +49,24 @@ impl Suspect {
         taken
     }
 
+    /// Turns of a chat, whose answers name the ranks of an engine that tells them.
+    async fn chat(&self, rank: Option<u32>, turns: u32) {
+        let rank = rank.map(|it| it.to_string());
+        let mut messages = Vec::new();
+        for turn in 1..=turns {
+            let content = format!("{turn} of the numbers ").repeat(40);
+            messages.push(json!({"role": "user", "content": content}));
+            let body = json!({"model": "fake-model", "messages": messages, "max_tokens": 2});
+            let mut headers = vec![("x-rankway-conversation", "named")];
+            headers.extend(rank.as_deref().map(|it| ("x-rankway-dp-rank", it)));
+            let url = format!("{}/v1/chat/completions", self.up.api);
+            let answer = Client::new().post(&url, &headers, &body).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            // What was asked for on Rankway's behalf is not the client's.
+            assert!(!answer.text().contains("meta_info"), "{}", answer.text());
+        }
+    }
+
     /// The samples of a metric that are not zero and of this engine.
     async fn samples(&self, metric: &str) -> Vec<String> {
         let metrics = Client::new()
@@ -126,18 +144,7 @@ async fn an_engine_that_ignores_ranks_is_found_and_after_two_turns_in_a_row_not_
 async fn an_answer_that_names_another_rank_is_evidence_of_its_own() {
     let flags = ["--engine", "sglang", "--misbehave", "ignore-rank"];
     let suspect = Suspect::start(&flags).await;
-    let mut messages = Vec::new();
-    for turn in 1..=2 {
-        let content = format!("{turn} of the numbers ").repeat(40);
-        messages.push(json!({"role": "user", "content": content}));
-        let body = json!({"model": "fake-model", "messages": messages, "max_tokens": 2});
-        let headers = [("x-rankway-conversation", "named")];
-        let url = format!("{}/v1/chat/completions", suspect.up.api);
-        let answer = Client::new().post(&url, &headers, &body).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        // What was asked for on Rankway's behalf is not the client's.
-        assert!(!answer.text().contains("meta_info"), "{}", answer.text());
-    }
+    suspect.chat(None, 2).await;
     suspect.is_found("ignored", &[0, 1, 2, 3]).await;
 }
 
@@ -221,4 +228,34 @@ async fn a_rank_that_announces_late_is_found() {
     let suspect = Suspect::start(&["--misbehave", "publish-late=2000"]).await;
     suspect.turns(Conversation::new(1).at(1), 2).await;
     suspect.is_found("late", &[1]).await;
+}
+
+#[tokio::test]
+async fn an_answer_that_names_its_rank_does_not_hide_that_it_announces_late() {
+    let flags = ["--engine", "sglang", "--misbehave", "publish-late=2000"];
+    let suspect = Suspect::start(&flags).await;
+    suspect.chat(Some(1), 1).await;
+    suspect.is_found("late", &[1]).await;
+}
+
+#[tokio::test]
+async fn an_answer_that_names_its_rank_does_not_hide_that_it_announces_nothing() {
+    let flags = ["--engine", "sglang", "--misbehave", "only-rank-0-publishes"];
+    let suspect = Suspect::start(&flags).await;
+    suspect.chat(Some(2), 2).await;
+    suspect.is_found("silent", &[2]).await;
+}
+
+#[tokio::test]
+async fn a_request_goes_from_the_ranks_that_its_node_refuses_to_those_it_takes() {
+    let flags = ["--start-rank", "2", "--misbehave", "local-ranks"];
+    let suspect = Suspect::start_told(&flags, "header_space = \"global\"\n").await;
+    // On its node there are no 4 and 5.
+    for number in 0..8 {
+        let turns = suspect.turns(Conversation::new(number), 2).await;
+        let taken = [2, 3].map(|rank| format!("{}/{rank}", suspect.engine.name()));
+        let all_taken = turns.iter().all(|it| taken.contains(&it.target));
+        assert!(all_taken, "{turns:?}");
+    }
+    suspect.is_found("refused", &[4, 5]).await;
 }
