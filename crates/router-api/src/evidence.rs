@@ -128,6 +128,15 @@ impl Evidence {
         overdue
     }
 
+    /// Whether no later turn of its conversation has gone where this one did: that would hold the same blocks.
+    fn is_last(&self, watch: &Watch) -> bool {
+        let Some(key) = key_of(watch) else {
+            return true;
+        };
+        let last = self.lock().get(&key).map(|it| it.turn);
+        last == Some(watch.run.decision.id)
+    }
+
     /// A target has announced something.
     fn hear(&self, target: &Target) {
         let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -245,7 +254,9 @@ async fn look(replica: &Replica, watch: &Watch, tail: &Tail) -> Seen {
         .is_ok_and(|it| !it.is_empty() && elsewhere(it))
     {
         sleep(SECOND_LOOK).await;
-        found = locate(Duration::ZERO).await;
+        if replica.evidence.is_last(watch) {
+            found = locate(Duration::ZERO).await;
+        }
     }
     let Ok(ranks) = found else {
         return Seen::Nothing;
