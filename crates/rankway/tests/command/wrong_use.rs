@@ -121,7 +121,10 @@ const IMPOSSIBLE_ENGINES: &[(&str, &[&str])] = &[
     ("--speed-up nan", &["--speed-up", "write a number between"]),
     ("--prefill-rate 0", &["--prefill-rate", "between 1 and"]),
     ("--model=", &["model", "empty"]),
-    ("--engine trtllm", &["--engine", "write vllm, sglang or tensorrt-llm"]),
+    (
+        "--engine trtllm",
+        &["--engine", "write vllm, sglang or tensorrt-llm"],
+    ),
     ("--engine-version latest", &["engine_version", "latest"]),
     (
         "--engine sglang --start-rank 4",

@@ -94,9 +94,7 @@ impl BindingView {
             None => None,
         };
         let owners = [Owner::Router, Owner::Engine];
-        let owner = owners
-            .into_iter()
-            .find(|it| it.name() == self.owner);
+        let owner = owners.into_iter().find(|it| it.name() == self.owner);
         let grades = [
             Evidence::None,
             Evidence::Asked,
