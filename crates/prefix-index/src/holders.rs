@@ -51,11 +51,20 @@ impl Forest {
                 _ => {}
             }
         }
+        let end = view.prefixes + view.parts;
+        let (mut first, mut after) = (view.prefixes, end);
+        while first < after {
+            let middle = first.midpoint(after);
+            match entries.get(middle) {
+                Entry::Part(part) if part.slot < slot => first = middle + 1,
+                _ => after = middle,
+            }
+        }
         let mut own = Vec::new();
-        for index in view.prefixes..view.prefixes + view.parts {
+        for index in first..end {
             match entries.get(index) {
                 Entry::Part(part) if part.slot == slot => own.push(part),
-                _ => {}
+                _ => break,
             }
         }
         if own.is_empty() {
