@@ -149,7 +149,7 @@ impl Engine {
         effects
     }
 
-    /// Empties a rank's cache. With [`Cache::Radix`] the effect is returned; else it is reported with the
+    /// Empties a rank's cache. With [`crate::Cache::Radix`] the effect is returned; else it is reported with the
     /// rank's next pass, as vLLM does, so an idle rank looks warm until then. A rank out of range has nothing
     /// to empty.
     pub fn clear(&mut self, rank: DpRank) -> Result<Option<Effect>, RankInUse> {
