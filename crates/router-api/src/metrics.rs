@@ -28,6 +28,7 @@ pub(crate) struct Metrics {
     pub(crate) retries: IntCounter,
     /// Conversations moved to another target.
     pub(crate) rebinds: IntCounter,
+    pub(crate) excursions: IntCounter,
     /// Requests that chose their target and were not allowed to.
     pub(crate) refused_targets: IntCounter,
     /// Conversation ids that were none.
@@ -201,6 +202,11 @@ impl Metrics {
                 "Requests sent to another target after a failure",
             )?,
             rebinds: counter("rankway_rebinds_total", "Conversations moved")?,
+            excursions: counter(
+                "rankway_excursions_total",
+                "Turns that went elsewhere for once: their target would have kept them waiting, or their \
+                 binding could not be asked for",
+            )?,
             refused_targets: counter(
                 "rankway_client_targets_removed_total",
                 "Choices of a target that were removed",

@@ -242,6 +242,12 @@ impl Placing<'_> {
             let counter = self.replica.metrics.degraded.with_label_values(&[name]);
             counter.inc();
         }
+        let unasked = decision.degraded.contains(&Degraded::NoAffinity);
+        if decision.binding == BindingAction::Excursion
+            || unasked && self.intake.conversation.is_some()
+        {
+            self.replica.metrics.excursions.inc();
+        }
         self.replica.ledger.open(Entry {
             decision: decision.clone(),
             conversation: self.intake.conversation.clone(),

@@ -83,6 +83,11 @@ impl Handle {
         self.replica.ledger.totals()
     }
 
+    /// How many turns it has sent elsewhere for once, their conversations' bindings staying.
+    pub fn excursions(&self) -> u64 {
+        self.replica.metrics.excursions.get()
+    }
+
     /// How often it has moved a conversation to another target.
     pub fn rebinds(&self) -> u64 {
         self.replica.metrics.rebinds.get()
