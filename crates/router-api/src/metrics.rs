@@ -197,16 +197,9 @@ impl Metrics {
                 "Decisions that had to do without something",
                 &["missing"],
             )?,
-            retries: counter(
-                "rankway_retries_total",
-                "Requests sent to another target after a failure",
-            )?,
+            retries: counter("rankway_retries_total", "Requests tried again after a failure")?,
             rebinds: counter("rankway_rebinds_total", "Conversations moved")?,
-            excursions: counter(
-                "rankway_excursions_total",
-                "Turns that went elsewhere for once: their target would have kept them waiting, or their \
-                 binding could not be asked for",
-            )?,
+            excursions: counter("rankway_excursions_total", "Turns sent elsewhere for once")?,
             refused_targets: counter(
                 "rankway_client_targets_removed_total",
                 "Choices of a target that were removed",
