@@ -54,6 +54,8 @@ pub(crate) fn run(args: IndexArgs) -> Result<(), Failure> {
         return Err(anyhow::anyhow!(why).into());
     }
     let different = ranks.iter().filter(|it| !it.equal).count();
+    let unannounced = ranks.iter().filter(|it| !it.equal && it.state == UNKNOWN);
+    let unannounced = unannounced.count();
     if json {
         for rank in &ranks {
             print_json(rank)?;
@@ -79,10 +81,16 @@ pub(crate) fn run(args: IndexArgs) -> Result<(), Failure> {
         }
     }
     let mut wrong = Vec::new();
-    if different > 0 {
-        let all = ranks.len();
+    let all = ranks.len();
+    if unannounced > 0 {
         wrong.push(format!(
-            "the index differs from {different} of {all} ranks: it lags behind traffic, so ask again once it is quiet"
+            "{unannounced} of {all} ranks hold blocks and have announced none: do their engines publish KV events? /readyz names silent ranks"
+        ));
+    }
+    if unannounced < different {
+        let differing = different - unannounced;
+        wrong.push(format!(
+            "the index differs from {differing} of {all} ranks: it lags behind traffic, so ask again once it is quiet"
         ));
     }
     if !silent.is_empty() {

@@ -124,6 +124,8 @@ const SAME_VARIABLES: &[(&str, &str)] = &[
     ("RANKWAY_ADMIN_LISTEN", "RANKWAY_ADMIN__LISTEN"),
     ("RANKWAY_ADMIN_TOKEN", "RANKWAY_ADMIN__TOKEN"),
 ];
+/// Streams that go on for longer when the process is told to end are broken off: a day.
+const LONGEST_DRAIN_SECONDS: u64 = 86_400;
 /// Settings whose variables are text even where they read as numbers.
 const TEXTS: &[&str] = &["admin.token", "affinity.secret", "router.default_tenant"];
 
@@ -191,6 +193,18 @@ impl Settings {
         ];
         if let Some((key, _)) = secrets.iter().find(|it| it.1.as_deref() == Some("")) {
             let why = format!("{key} is empty: set one or leave it out");
+            return Err(Failure::wrong_use(why));
+        }
+        if self.data_dir.as_os_str().is_empty() {
+            let why = "data_dir is empty: name a folder (--data-dir)";
+            return Err(Failure::wrong_use(why));
+        }
+        if self.router.max_body == 0 {
+            let why = "router.max_body = 0 lets no request in: say how many bytes a body may have";
+            return Err(Failure::wrong_use(why));
+        }
+        if LONGEST_DRAIN_SECONDS < self.router.drain_seconds {
+            let why = format!("router.drain_seconds must be at most {LONGEST_DRAIN_SECONDS}");
             return Err(Failure::wrong_use(why));
         }
         if !ENGINE_WAIT_SECONDS.contains(&self.engine_wait_seconds) {

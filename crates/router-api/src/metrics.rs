@@ -197,7 +197,7 @@ impl Metrics {
                 "Decisions that had to do without something",
                 &["missing"],
             )?,
-            retries: counter("rankway_retries_total", "Requests tried again after a failure")?,
+            retries: counter("rankway_retries_total", "Requests tried again")?,
             rebinds: counter("rankway_rebinds_total", "Conversations moved")?,
             excursions: counter("rankway_excursions_total", "Turns sent elsewhere for once")?,
             refused_targets: counter(

@@ -31,6 +31,8 @@ pub(crate) struct Roster {
     workers: Arc<RwLock<BTreeMap<WorkerId, Entry>>>,
     /// Workers that have neither answered nor failed to since the start.
     unasked: Arc<watch::Sender<BTreeSet<WorkerId>>>,
+    /// What is amiss with workers, one sentence each. Guards nothing else.
+    complaints: Arc<RwLock<BTreeMap<WorkerId, String>>>,
 }
 
 impl Roster {
@@ -44,6 +46,23 @@ impl Roster {
     /// The worker has been asked for the first time, whatever it said.
     pub(crate) fn asked(&self, id: &WorkerId) {
         self.unasked.send_if_modified(|unasked| unasked.remove(id));
+    }
+
+    /// This is amiss with a worker, until it is set right; none sets it right.
+    pub(crate) fn complain(&self, id: &WorkerId, why: Option<String>) {
+        let complaints = self.complaints.write();
+        let mut complaints = complaints.unwrap_or_else(PoisonError::into_inner);
+        match why {
+            Some(why) => complaints.insert(id.clone(), why),
+            None => complaints.remove(id),
+        };
+    }
+
+    /// What is amiss, in the order of the workers' names.
+    pub(crate) fn complaints(&self) -> Vec<String> {
+        let complaints = self.complaints.read();
+        let complaints = complaints.unwrap_or_else(PoisonError::into_inner);
+        complaints.values().cloned().collect()
     }
 
     /// A worker as it is, or as it turns out to be: after a start others know of it before it has been asked.

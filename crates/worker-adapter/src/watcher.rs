@@ -128,7 +128,9 @@ impl Watcher {
             );
         }
         self.roster.set(self.config.url.clone(), worker.clone());
-        self.report_health(&format!("{} is not healthy", self.id));
+        let warms = worker.state != TargetState::Ready;
+        let complaint = warms.then(|| format!("{} is not healthy", self.id));
+        self.report_health(complaint);
         self.register(&worker).await;
         known.registered = Some((worker, Instant::now()));
         Ok(())
@@ -191,14 +193,19 @@ impl Watcher {
             worker.lease_until = self.clock.now() + LEASE;
             self.register(&worker).await;
         }
-        self.report_health(&complaint);
+        self.report_health(Some(complaint));
     }
 
-    /// The adapter does its job as long as it can reach any engine.
-    fn report_health(&self, complaint: &str) {
-        match self.roster.any_ready() {
-            true => self.component.ready(),
-            false => self.component.waiting(complaint),
+    /// The adapter does its job as long as it can reach any engine, and says what is amiss with the others.
+    fn report_health(&self, complaint: Option<String>) {
+        self.roster.complain(&self.id, complaint);
+        let complaints = self.roster.complaints();
+        if self.roster.any_ready() {
+            self.component.ready();
+            self.component.finds(complaints);
+        } else {
+            self.component.waiting(complaints.join("; "));
+            self.component.finds(Vec::new());
         }
     }
 

@@ -79,6 +79,18 @@ const WHOLE: &[(&str, &[&str])] = &[
         &["engine_wait_seconds", "between 1 and"],
     ),
     (
+        "worker_urls = [\"http://a:1\"]\ndata_dir = \"\"",
+        &["data_dir", "--data-dir"],
+    ),
+    (
+        "worker_urls = [\"http://a:1\"]\n[router]\nmax_body = 0",
+        &["router.max_body", "bytes"],
+    ),
+    (
+        "worker_urls = [\"http://a:1\"]\n[router]\ndrain_seconds = 100000000",
+        &["router.drain_seconds", "86400"],
+    ),
+    (
         "[[workers]]\nid = \"x\"",
         &["workers.0", "missing field `url`"],
     ),

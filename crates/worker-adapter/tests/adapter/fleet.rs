@@ -1,5 +1,7 @@
 //! How a worker lives in the fleet, seen over the bus.
 
+use std::time::Duration;
+
 use bus::{Expect, Key, Start};
 use bytes::Bytes;
 use contracts::rpc::DispatchError;
@@ -7,7 +9,8 @@ use contracts::{Encoding, LoadReport, topics};
 use domain::{Epoch, Incarnation, TargetState, Timestamp, Worker};
 use futures::StreamExt;
 use service_kit::Clock;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
+use worker_adapter::{EngineUrl, WorkerConfig};
 
 use crate::running::{DEADLINE, Running, get, memory};
 use crate::stub::Stub;
@@ -86,4 +89,40 @@ async fn the_incarnation_that_others_recorded_is_the_one_registered() {
     running
         .until(|worker| worker.is_some_and(|it| it.epoch == Epoch::new(7)))
         .await;
+}
+
+#[tokio::test]
+async fn an_engine_that_does_not_answer_is_named_while_others_work() {
+    let stub = Stub::start(0, 1).await;
+    let dead: EngineUrl = "http://127.0.0.1:1".parse().unwrap();
+    let workers = vec![WorkerConfig::at(dead), stub.config()];
+    let running = Running::before(workers, memory());
+    let named = async {
+        loop {
+            let amiss = running.health.findings();
+            let amiss = amiss.get("engines").cloned().unwrap_or_default();
+            if let [only] = &amiss[..]
+                && running.health.missing().is_empty()
+            {
+                return only.clone();
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let named = timeout(DEADLINE, named).await.unwrap();
+    assert!(named.contains("http://127.0.0.1:1"), "{named}");
+
+    stub.stop().await;
+    let both = async {
+        loop {
+            let missing = running.health.missing().remove("engines");
+            if let Some(missing) = missing.filter(|it| it.matches("no engine answers").count() == 2)
+            {
+                return missing;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let both = timeout(DEADLINE, both).await.unwrap();
+    assert!(running.health.findings().is_empty(), "{both}");
 }

@@ -11,7 +11,7 @@ use futures::StreamExt;
 use service_kit::{CancellationToken, Clock, Context, Health};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use worker_adapter::{Config, WorkerAdapter};
+use worker_adapter::{Config, WorkerAdapter, WorkerConfig};
 
 use crate::stub::Stub;
 
@@ -29,15 +29,17 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(stub: &Stub, bus: Arc<dyn Bus>) -> Self {
+        Self::before(vec![stub.config()], bus)
+    }
+
+    pub(crate) fn before(workers: Vec<WorkerConfig>, bus: Arc<dyn Bus>) -> Self {
         let health = Health::default();
         let context = Context {
             registry: prometheus::Registry::new(),
             health: health.clone(),
             clock: Clock::system(),
         };
-        let config = Config {
-            workers: vec![stub.config()],
-        };
+        let config = Config { workers };
         let adapter = WorkerAdapter::new(config, bus.clone(), context).unwrap();
         let dispatch = adapter.dispatch();
         let shutdown = CancellationToken::new();
