@@ -45,7 +45,7 @@ pub use ranks::{
 };
 pub use stored::{FullBlock, NotIndexable, Stored};
 pub use tokens::{Ask, Asked, TokenizeError, ask_tokens};
-pub use usage::{UsageReader, encode_usage, parse_usage};
+pub use usage::{UsageReader, parse_usage};
 pub use version::Version;
 
 /// Request headers by which some engine lets a client choose a rank or carry engine-internal state, in

@@ -1,7 +1,7 @@
 //! What a request cost, as an answer says at each endpoint and engine.
 
 use domain::{Tokens, Usage};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 /// An answer, or one event of a stream, as far as it counts tokens.
 #[derive(Deserialize)]
@@ -25,24 +25,21 @@ struct Timings {
     cache_n: Option<u64>,
 }
 
-#[derive(Default, Deserialize, Serialize)]
+#[derive(Default, Deserialize)]
 #[serde(default)]
 struct Counts {
     #[serde(alias = "input_tokens")]
     prompt_tokens: Option<u64>,
     #[serde(alias = "output_tokens")]
     completion_tokens: Option<u64>,
-    total_tokens: Option<u64>,
     #[serde(alias = "input_tokens_details")]
     prompt_tokens_details: Option<Details>,
     /// In `/v1/messages`, where `input_tokens` does not count these.
-    #[serde(skip_serializing)]
     cache_read_input_tokens: Option<u64>,
-    #[serde(skip_serializing)]
     cache_creation_input_tokens: Option<u64>,
 }
 
-#[derive(Deserialize, Serialize)]
+#[derive(Deserialize)]
 struct Details {
     cached_tokens: Option<u64>,
 }
@@ -118,18 +115,4 @@ pub fn parse_usage(json: &[u8]) -> Option<Usage> {
     let mut reader = UsageReader::default();
     reader.read(json);
     reader.usage()
-}
-
-/// The value of an answer's `usage`; without `cached`, as from a server that does not report it.
-pub fn encode_usage(usage: &Usage) -> String {
-    let counts = Counts {
-        prompt_tokens: Some(usage.prompt.get()),
-        completion_tokens: Some(usage.completion.get()),
-        total_tokens: Some((usage.prompt + usage.completion).get()),
-        prompt_tokens_details: usage.cached.map(|cached| Details {
-            cached_tokens: Some(cached.get()),
-        }),
-        ..Counts::default()
-    };
-    serde_json::to_string(&counts).expect("numbers have a JSON form")
 }

@@ -57,32 +57,15 @@ mod tests {
     use std::thread;
 
     use domain::{
-        BlockHash, BlockSize, DpRank, EngineHash, Epoch, KvOp, ModelName, Namespace, SequenceHash,
-        StoredBlock, StoredBlocks, Target, Tier, WorkerId, sequence_hashes,
+        BlockHash, EngineHash, KvOp, SequenceHash, StoredBlock, StoredBlocks, Tier, sequence_hashes,
     };
 
     use crate::run::MAX_BLOCKS;
+    use crate::samples::{namespace, target};
     use crate::{Answer, Applied, Claims, PrefixIndex, Size};
 
     /// So many that their holes do not all fit a run's list.
     const TARGETS: u32 = 80;
-
-    fn target(rank: u32) -> Target {
-        Target {
-            worker: WorkerId::new("w").expect("a plain id"),
-            epoch: Epoch::FIRST,
-            dp_rank: DpRank::new(rank),
-        }
-    }
-
-    fn namespace() -> Namespace {
-        Namespace {
-            model: ModelName::new("m").expect("a plain name"),
-            lora: None,
-            salt: None,
-            block_size: BlockSize::new(16).expect("not zero"),
-        }
-    }
 
     fn blocks() -> Vec<BlockHash> {
         (1..=MAX_BLOCKS as u64).map(BlockHash::new).collect()

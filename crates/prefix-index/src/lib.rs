@@ -100,6 +100,8 @@ mod rank;
 mod reader;
 mod request;
 mod run;
+#[cfg(test)]
+mod samples;
 mod slower;
 mod snapshot;
 mod sync;

@@ -1,34 +1,15 @@
 //! The writer and a reader in other orders than threads take by themselves: the protocol of versions in every
 //! order that the memory model allows, and the whole index in as many as ten seconds allow.
 
-use domain::{
-    BlockHash, BlockSize, DpRank, EngineHash, Epoch, KvOp, ModelName, Namespace, StoredBlock,
-    StoredBlocks, Target, Tier, WorkerId, sequence_hashes,
-};
+use domain::{BlockHash, EngineHash, KvOp, StoredBlock, StoredBlocks, Tier, sequence_hashes};
 
 use loom::sync::Arc;
 
+use crate::samples::{namespace, target};
 use crate::sync::{
     AtomicU64, Conflict, Ordering, begin_read, begin_write, end_read, end_write, is_still,
 };
 use crate::{Answer, PrefixIndex};
-
-fn target(rank: u32) -> Target {
-    Target {
-        worker: WorkerId::new("w").expect("a plain id"),
-        epoch: Epoch::FIRST,
-        dp_rank: DpRank::new(rank),
-    }
-}
-
-fn namespace() -> Namespace {
-    Namespace {
-        model: ModelName::new("m").expect("a plain name"),
-        lora: None,
-        salt: None,
-        block_size: BlockSize::new(16).expect("not zero"),
-    }
-}
 
 fn stored(path: &[u64], from: usize) -> KvOp {
     let blocks: Vec<BlockHash> = path.iter().copied().map(BlockHash::new).collect();

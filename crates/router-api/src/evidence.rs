@@ -218,15 +218,12 @@ async fn settle(replica: &Replica, watch: Watch) {
 }
 
 async fn look(replica: &Replica, watch: &Watch, tail: &Tail) -> Seen {
-    let (worker, has_events) = {
+    let announces = {
         let router = replica.mind.lock();
         let worker = router.worker(watch.run.decision.place.worker());
-        (
-            worker.cloned(),
-            worker.map(|it| &it.kv_endpoints) != Some(&KvEndpoints::None),
-        )
+        worker.is_some_and(|it| it.kv_endpoints != KvEndpoints::None)
     };
-    if worker.is_none() || !has_events {
+    if !announces {
         return Seen::Nothing;
     }
     let locate = async |deadline| {

@@ -2,7 +2,7 @@
 //!
 //! A fake server encodes with [`encode_server_info`], [`encode_metrics`], [`BatchEncoder`] and
 //! [`encode_meta_info`]; its list of models, its usage and its answers of `/tokenize` have vLLM's forms
-//! ([`crate::encode_models`], [`crate::encode_usage`], [`crate::vllm::encode_tokenized`]).
+//! ([`crate::encode_models`], [`crate::vllm::encode_tokenized`]).
 
 mod events;
 mod loads;

@@ -15,7 +15,7 @@ pub use tokenize::{Tokenized, encode_tokenized, parse_tokenized, tokenize_reques
 pub use crate::gauges::{Gauges, Scrape};
 pub use crate::models::{Model, ModelsError, encode_models, parse_models};
 pub use crate::ports::{BasePorts, PortsError, computed_endpoints};
-pub use crate::usage::{encode_usage, parse_usage};
+pub use crate::usage::parse_usage;
 
 /// The request header that names a rank, as numbered by the worker's [`domain::HeaderSpace`].
 pub const RANK_HEADER: &str = "X-data-parallel-rank";

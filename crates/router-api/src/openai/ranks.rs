@@ -119,6 +119,16 @@ mod tests {
     }
 
     #[test]
+    fn every_field_by_which_some_engine_takes_a_rank_is_taken_out() {
+        for name in engine_wire::CLIENT_RANK_FIELDS {
+            check(
+                &format!(r#"{{"model":"m","{name}":1}}"#),
+                r#"{"model":"m"}"#,
+            );
+        }
+    }
+
+    #[test]
     fn what_leaves_the_rank_to_the_engine_asks_for_none() {
         let check = |body: &str, named, asked| {
             let fields = Fields::read(body.as_bytes()).unwrap();
