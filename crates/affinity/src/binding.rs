@@ -127,6 +127,8 @@ pub struct Binding {
     pub evidence: Evidence,
     /// Why it is at this target: none for the first placement.
     pub moved: Option<MoveReason>,
+    /// Since when it is at this target: the first placement, or the last move.
+    pub since: Timestamp,
     /// The router or operator that wrote it last.
     pub actor: InstanceId,
     /// Full-block tokens the last finished turn left at the target.

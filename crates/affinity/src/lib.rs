@@ -8,6 +8,7 @@ mod key;
 mod leases;
 mod lineage;
 mod machine;
+mod mode;
 mod plan;
 mod recent;
 
@@ -22,4 +23,5 @@ pub use correlation::Correlations;
 pub use key::{BindingKey, BindingSecret, InvalidKey, SecretTooShort};
 pub use lineage::{Kin, Lineage, Origin};
 pub use machine::{Event, NotBound, Outcome, Standing, Terms, Transition, Write};
-pub use plan::{Liveness, Mode, Overlap, Patience, Plan, Prices, plan_turn};
+pub use mode::{Mode, Modes, UnknownMode};
+pub use plan::{Liveness, Overlap, Patience, Plan, Prices, plan_turn};

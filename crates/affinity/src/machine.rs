@@ -278,6 +278,9 @@ impl Standing {
             Event::MakeRoom => next.make_room(),
             Event::Import { binding } => next.import(binding, now, terms),
         };
+        if let (Outcome::Moved | Outcome::Followed, Some(binding)) = (outcome, &mut next.binding) {
+            binding.since = now;
+        }
         Ok(self.settle(next, outcome, terms))
     }
 
@@ -373,6 +376,7 @@ fn first_placement(
         },
         evidence: Evidence::None,
         moved: None,
+        since: now,
         actor: actor.clone(),
         held: Tokens::ZERO,
         turns: 0,
@@ -446,6 +450,7 @@ fn is_worth_writing(written: &Binding, now: &Binding, terms: &Terms) -> bool {
     written.target != now.target
         || is_provisional(written) != is_provisional(now)
         || written.moved != now.moved
+        || written.since != now.since
         || written.owner != now.owner
         || slack < (now.held.as_f64() - written.held.as_f64()).abs()
         || terms.idle_ttl / TOUCHES_PER_TTL <= now.last_end.since(written.last_end)

@@ -2,19 +2,7 @@
 
 use domain::{BlockSize, Tokens};
 
-use crate::{Binding, MoveReason};
-
-/// How much a model's bindings mean.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Mode {
-    /// Nothing: none is read or written.
-    Off,
-    /// A live bound target is kept while it costs no more than another by the price of computing its prefix again.
-    Soft,
-    /// A live bound target serves the turn.
-    #[default]
-    Hard,
-}
+use crate::{Binding, Mode, MoveReason};
 
 /// What a turn does about its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,6 +150,7 @@ mod tests {
             state: BindingState::Confirmed,
             evidence: Evidence::Asked,
             moved: None,
+            since: Timestamp::ZERO,
             actor: "r1".parse().unwrap(),
             held: Tokens::new(held),
             turns: 1,

@@ -9,7 +9,7 @@ use affinity::{Binding, BindingState, ConversationKey, Evidence, MoveReason, Own
 use contracts::{Drain, Encoding, FleetEntry, LoadReport, ReservationBatch, ReservationChange};
 use domain::{
     BlockHash, BlockSize, ByEndpoint, Capability, DecisionId, Distrust, DpRank, Endpoint,
-    EngineHash, EngineKind, Epoch, EventSeq, HeaderSpace, Incarnation, KvBatch, KvEndpoints, KvOp,
+    EngineHash, EngineKind, FirstRank, Epoch, EventSeq, HeaderSpace, Incarnation, KvBatch, KvEndpoints, KvOp,
     Namespace, RankControl, RankEndpoint, RankLoad, ResetReason, SequenceHash, ServiceInstance,
     ServiceKind, SessionTag, StoredBlock, StoredBlocks, Target, TargetState, Tier, Timestamp,
     Tokens, Worker,
@@ -90,6 +90,7 @@ fn worker() -> Worker {
             header_space: HeaderSpace::Local,
             rank_report: ByEndpoint::of(|endpoint| endpoint == Endpoint::Chat),
             owns_bindings: true,
+            first_rank: FirstRank::ProvedKept,
         },
         state: TargetState::Draining,
         url: "http://10.0.0.1:8000".to_owned(),
@@ -115,6 +116,7 @@ fn binding(state: BindingState, moved: Option<MoveReason>) -> Binding {
         state,
         evidence: Evidence::Event,
         moved,
+        since: Timestamp::from_micros(8),
         actor: "r1".parse().unwrap(),
         held: Tokens::new(64),
         turns: 2,
@@ -248,6 +250,15 @@ fn of_a_part_beyond_its_batch_nothing_is_taken() {
     let bytes = KvBatch { part: 2, ..batch() }.to_bytes();
 
     assert!(KvBatch::from_bytes(&bytes).is_err());
+}
+
+#[test]
+fn a_binding_without_its_beginning_began_no_later_than_its_last_turn_ended() {
+    let mut expected = binding(BindingState::Confirmed, None);
+    expected.since = Timestamp::ZERO;
+    let without = expected.to_bytes();
+    expected.since = expected.last_end;
+    assert_eq!(Binding::from_bytes(&without).unwrap(), expected);
 }
 
 fn decode_all(bytes: &[u8]) {

@@ -136,7 +136,7 @@ impl<'a> Replay<'a> {
             instance,
             routing::Config {
                 policy,
-                affinity: affinity::Mode::Off,
+                affinity: affinity::Mode::Off.into(),
                 prefill_rate: 1.0 / config.step.per_prefill_token.as_secs_f64().max(1e-9),
                 // A request may wait for hours on an overloaded fleet; nothing here loses one.
                 reservation_lease: Duration::from_secs(1 << 30),

@@ -94,7 +94,10 @@ async fn waterfall(State(replica): State<Arc<Replica>>) -> Json<TotalsView> {
 
 /// The settings in force: a baseline policy runs without affinity, whatever was set.
 async fn config(State(replica): State<Arc<Replica>>) -> Json<Config> {
-    let affinity = replica.mind.lock().config().affinity();
+    let affinity = match replica.config.policy.is_baseline() {
+        true => affinity::Mode::Off,
+        false => replica.config.affinity,
+    };
     Json(Config {
         affinity,
         ..replica.config.clone()

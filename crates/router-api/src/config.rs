@@ -80,7 +80,7 @@ impl Config {
     pub(crate) fn mind(&self) -> routing::Config {
         routing::Config {
             policy: self.policy,
-            affinity: self.affinity,
+            affinity: self.affinity.into(),
             patience: Patience {
                 wait: Duration::from_millis(self.move_after_ms).as_secs_f64(),
                 ..Patience::default()
@@ -161,20 +161,10 @@ fn tenant_name<S: Serializer>(tenant: &TenantId, serializer: S) -> Result<S::Ok,
 }
 
 fn affinity_name<S: Serializer>(mode: &Mode, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(match mode {
-        Mode::Hard => "hard",
-        Mode::Soft => "soft",
-        Mode::Off => "off",
-    })
+    serializer.serialize_str(mode.name())
 }
 
 fn affinity_mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Mode, D::Error> {
-    match String::deserialize(deserializer)?.as_str() {
-        "hard" => Ok(Mode::Hard),
-        "soft" => Ok(Mode::Soft),
-        "off" => Ok(Mode::Off),
-        other => Err(de::Error::custom(format!(
-            "{other:?} is no affinity mode: choose hard, soft or off"
-        ))),
-    }
+    let name = String::deserialize(deserializer)?;
+    name.parse().map_err(de::Error::custom)
 }

@@ -138,7 +138,7 @@ impl Replica {
 
     /// Whether bindings mean anything to the request.
     pub(crate) fn binds(&self, intake: &Intake) -> bool {
-        let mode = self.mind.lock().config().affinity();
+        let mode = self.mind.lock().config().affinity(&intake.model);
         mode != affinity::Mode::Off && intake.pin.is_none()
     }
 

@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use affinity::{Mode, Patience};
+use affinity::{Mode, Modes, Patience};
+use domain::ModelName;
 use placement::Policy;
 
 /// Settings of one router.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// How requests without a binding are placed.
     pub policy: Policy,
     /// How far bindings hold. Baseline policies run as if it were off.
-    pub affinity: Mode,
+    pub affinity: Modes,
     /// When a turn leaves a bound target that could serve it.
     pub patience: Patience,
     /// Prefill tokens per second of a rank until outcomes have taught better.
@@ -28,7 +29,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             policy: Policy::Kv,
-            affinity: Mode::Hard,
+            affinity: Modes::default(),
             patience: Patience::default(),
             prefill_rate: 8_000.0,
             decode_step: Duration::from_millis(10),
@@ -39,12 +40,11 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The affinity mode in force: baselines follow no conversation.
-    pub fn affinity(&self) -> Mode {
-        if self.policy.is_baseline() {
-            Mode::Off
-        } else {
-            self.affinity
+    /// The affinity mode in force for `model`: baselines follow no conversation.
+    pub fn affinity(&self, model: &ModelName) -> Mode {
+        match self.policy.is_baseline() {
+            true => Mode::Off,
+            false => self.affinity.of(model),
         }
     }
 }

@@ -233,3 +233,40 @@ fn a_provisional_binding_found_at_the_start_gets_one_lease() {
     story.wait(1);
     assert_eq!(story.bound(), None);
 }
+
+#[test]
+fn a_binding_says_since_when_it_is_at_its_target() {
+    let since = |story: &Story| story.standing.binding.as_ref().unwrap().since;
+    let mut story = Story::new();
+    story.turn(160);
+    for _ in 0..3 {
+        story.wait(300);
+        story.turn(320);
+    }
+    assert_eq!(since(&story), at(1000), "turns move nothing");
+    story.rebind("r1", "w1#1/2", MoveReason::Drained);
+    assert_eq!(since(&story), at(1900));
+    story.wait(5);
+    story.confirm("w1#1/2", "w1#1/3", Evidence::Answer);
+    assert_eq!(since(&story), at(1905), "it followed the engine");
+    story.wait(5);
+    let told = Event::Reassign {
+        to: &target("w1#1/0"),
+        actor: &"operator".parse().unwrap(),
+    };
+    story.apply(told).unwrap();
+    assert_eq!(since(&story), at(1910));
+    let written = story.puts.last().unwrap();
+    assert_eq!(written.since, at(1910));
+}
+
+#[test]
+fn a_rank_that_is_learnt_was_the_conversations_all_along() {
+    let mut story = Story::new();
+    story.acquire_for(Owner::Engine, "r1", "w1#1/0");
+    story.wait(5);
+    story.confirm("w1#1/0", "w1#1/3", Evidence::Answer);
+    assert_eq!(story.bound(), confirmed("w1#1/3"));
+    let binding = story.standing.binding.as_ref().unwrap();
+    assert_eq!(binding.since, at(1000));
+}

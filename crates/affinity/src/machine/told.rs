@@ -44,6 +44,7 @@ impl Standing {
         }
         self.binding = Some(Binding {
             state: BindingState::Confirmed,
+            since: binding.since.min(last_end),
             last_end,
             ..binding.clone()
         });

@@ -50,6 +50,7 @@ impl Wire for Binding {
             held_tokens: self.held.get(),
             turns: self.turns,
             last_end: self.last_end.as_micros(),
+            since: self.since.as_micros(),
         }
     }
 
@@ -72,6 +73,11 @@ impl Wire for Binding {
             )?)
         };
         let actor = InstanceId::new(&message.actor);
+        // What was written before there was the field has stood no later than this.
+        let since = match message.since {
+            0 => message.last_end,
+            since => since,
+        };
         Ok(Self {
             key: ConversationKey {
                 tenant: tenant.map_err(|why| invalid::<Self>("tenant", why))?,
@@ -83,6 +89,7 @@ impl Wire for Binding {
             state,
             evidence: read_enum::<Self, wire::Evidence, _>("evidence", message.evidence)?,
             moved,
+            since: Timestamp::from_micros(since),
             actor: actor.map_err(|why| invalid::<Self>("actor", why))?,
             held: Tokens::new(message.held_tokens),
             turns: message.turns,

@@ -24,6 +24,9 @@ pub(crate) struct BindingView {
     evidence: String,
     /// Why it left its last target; none for the first placement.
     reason: Option<String>,
+    /// Since when it is at its target; where an import does not say, since the end of its last turn.
+    #[serde(default)]
+    since_seconds: Option<f64>,
     actor: String,
     held_tokens: u64,
     turns: u32,
@@ -71,6 +74,7 @@ impl BindingView {
             state: state.to_owned(),
             evidence: names::evidence(binding.evidence).to_owned(),
             reason: binding.moved.map(|it| names::moved(it).to_owned()),
+            since_seconds: Some(binding.since.as_secs_f64()),
             actor: binding.actor.to_string(),
             held_tokens: binding.held.get(),
             turns: binding.turns,
@@ -104,9 +108,9 @@ impl BindingView {
         let evidence = grades
             .into_iter()
             .find(|it| names::evidence(*it) == self.evidence);
-        if !self.last_end_seconds.is_finite() || self.last_end_seconds < 0.0 {
-            return Err("last_end_seconds: it is no time".to_owned());
-        }
+        let since_seconds = self.since_seconds.unwrap_or(self.last_end_seconds);
+        let last_end = time("last_end_seconds", self.last_end_seconds)?;
+        let since = time("since_seconds", since_seconds)?;
         let binding = Binding {
             key: ConversationKey {
                 tenant: self.tenant.parse().map_err(|why| field("tenant", &why))?,
@@ -122,10 +126,11 @@ impl BindingView {
             state: BindingState::Confirmed,
             evidence: evidence.ok_or_else(|| named("evidence", &self.evidence))?,
             moved: reason,
+            since,
             actor: self.actor.parse().map_err(|why| field("actor", &why))?,
             held: Tokens::new(self.held_tokens),
             turns: self.turns,
-            last_end: Timestamp::from_secs_f64(self.last_end_seconds),
+            last_end,
         };
         match self.dp_rank.is_none() && binding.knows_rank() {
             true => {
@@ -133,5 +138,12 @@ impl BindingView {
             }
             false => Ok(binding),
         }
+    }
+}
+
+fn time(field: &str, seconds: f64) -> Result<Timestamp, String> {
+    match seconds.is_finite() && seconds >= 0.0 {
+        true => Ok(Timestamp::from_secs_f64(seconds)),
+        false => Err(format!("{field}: it is no time")),
     }
 }

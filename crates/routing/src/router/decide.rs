@@ -79,7 +79,7 @@ impl Router {
         let choice = choose(&asked, &snapshot, self.config.policy, seed);
         let bound_by = binding.map_or(Owner::Router, |it| self.fleet.owner(&it.target.worker));
         let turn = Asked {
-            mode: self.config.affinity(),
+            mode: self.config.affinity(&request.model),
             patience: self.config.patience,
             binding,
             owner: bound_by,

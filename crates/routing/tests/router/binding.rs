@@ -175,7 +175,7 @@ fn baselines_neither_read_nor_ask_for_bindings() {
     for policy in Policy::ALL.into_iter().filter(|it| it.is_baseline()) {
         let config = Config {
             policy,
-            affinity: Mode::Hard,
+            affinity: Mode::Hard.into(),
             ..Config::default()
         };
         let mut world = World::new(2, 2, config);

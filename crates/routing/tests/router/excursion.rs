@@ -11,7 +11,7 @@ const SECOND: u64 = RATE as u64 / BLOCK;
 
 fn world(mode: Mode) -> World {
     let config = Config {
-        affinity: mode,
+        affinity: mode.into(),
         ..Config::default()
     };
     World::new(2, 1, config)

@@ -126,7 +126,7 @@ fn first_turns_spread_evenly() {
 fn routers_that_share_reservations_do_not_herd() {
     let mut worlds = [0, 1].map(|_| World::new(2, 4, Config::default()));
     worlds[1].router = {
-        let mut other = routing::Router::new("r2".parse().unwrap(), *worlds[0].router.config());
+        let mut other = routing::Router::new("r2".parse().unwrap(), worlds[0].router.config().clone());
         worlds[1]
             .router
             .workers()

@@ -72,6 +72,7 @@ pub(crate) fn bound(name: &str, at: &str, held: u64) -> Binding {
         state: BindingState::Confirmed,
         evidence: Evidence::Asked,
         moved: None,
+        since: Timestamp::ZERO,
         actor: "r1".parse().unwrap(),
         held: Tokens::new(held),
         turns: 1,
