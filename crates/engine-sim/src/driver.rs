@@ -16,7 +16,9 @@ use tokio::time::Instant;
 use crate::announcer::Announcer;
 use crate::conversations;
 use crate::gathered::{self, Gathered};
+use crate::journal::{Journal, Served};
 use crate::metrics::RankCounters;
+use crate::ranks::Ranks;
 
 /// Commands that wait for the driver. Handlers wait with theirs when it is full, so it only smooths bursts.
 const COMMAND_QUEUE: usize = 1024;
@@ -44,6 +46,8 @@ pub(crate) struct Job {
     pub(crate) rank: Option<DpRank>,
     /// What an engine that keeps conversations knows it by.
     pub(crate) conversation: Option<Arc<str>>,
+    /// Its client's name for it.
+    pub(crate) name: Option<Arc<str>>,
 }
 
 /// A request that waits for its turn.
@@ -82,6 +86,7 @@ enum Command {
     Reset(oneshot::Sender<Vec<DpRank>>),
     Report(oneshot::Sender<Vec<RankReport>>),
     Held(oneshot::Sender<BTreeMap<DpRank, Vec<SequenceHash>>>),
+    Served(oneshot::Sender<Vec<Served>>),
 }
 
 /// Asks the driver. Cheap to clone.
@@ -111,6 +116,11 @@ impl DriverHandle {
         self.ask(Command::Held).await
     }
 
+    /// The last requests served, oldest first.
+    pub(crate) async fn served(&self) -> Result<Vec<Served>, Stopped> {
+        self.ask(Command::Served).await
+    }
+
     async fn ask<T>(
         &self,
         command: impl FnOnce(oneshot::Sender<T>) -> Command,
@@ -132,6 +142,19 @@ struct Live {
     progress: watch::Sender<Progress>,
 }
 
+impl Live {
+    /// What is remembered of it.
+    fn served(self, ranks: Ranks) -> Served {
+        Served {
+            name: self.job.name,
+            rank: ranks.global(self.rank),
+            asked: self.job.rank.map(|it| ranks.global(it)),
+            isl: Tokens::new(self.job.isl as u64),
+            cached: self.progress.borrow().cached.unwrap_or_default(),
+        }
+    }
+}
+
 /// Owns the model.
 pub(crate) struct Driver {
     engine: Engine,
@@ -139,6 +162,7 @@ pub(crate) struct Driver {
     live: BTreeMap<RequestId, Live>,
     next_id: u64,
     counters: Vec<RankCounters>,
+    journal: Journal,
     gathered: Gathered,
     commands: mpsc::Receiver<Command>,
     announcer: Announcer,
@@ -166,6 +190,7 @@ impl Driver {
             pass: None,
             live: BTreeMap::new(),
             next_id: 0,
+            journal: Journal::default(),
             gathered: Gathered::default(),
             commands,
             announcer,
@@ -219,6 +244,7 @@ impl Driver {
                 let held = ranks.map(|rank| (self.global(rank), self.held(rank)));
                 drop(answer.send(held.collect()));
             }
+            Command::Served(answer) => drop(answer.send(self.journal.list())),
         }
     }
 
@@ -393,7 +419,9 @@ impl Driver {
             Effect::Preempted { .. } => counters.preempted += 1,
             Effect::Finished { .. } => {
                 counters.finished += 1;
-                self.live.remove(id);
+                if let Some(live) = self.live.remove(id) {
+                    self.journal.add(live.served(self.announcer.ranks));
+                }
             }
             _ => {
                 counters.generated_tokens += 1;

@@ -7,7 +7,8 @@
 //!
 //! It can be told to misbehave as engines have done ([`Misbehaviour`]), for those who must notice.
 //!
-//! Beyond the engines' APIs it has `GET /debug/kv_blocks`: what each rank's cache holds, in the hashes of `domain`.
+//! Beyond the engines' APIs it has `GET /debug/kv_blocks`: what each rank's cache holds, in the hashes of `domain`,
+//! and `GET /debug/requests`: the last requests served, which rank was asked for, which ran, and what was cached.
 
 mod announcer;
 mod config;
@@ -18,6 +19,7 @@ mod driver;
 mod gathered;
 mod generator;
 mod http;
+mod journal;
 mod metrics;
 mod misbehaviour;
 mod publisher;

@@ -91,6 +91,8 @@ async fn generate(
     let chain: Arc<[SequenceHash]> = sequence_hashes(&blocks).into();
     let gathered = gathered::blocks(&tokens, &chain, surface.engine.block_size, seed);
     let tokens: Arc<[u32]> = tokens.into();
+    let request_id = headers.get(REQUEST_ID_HEADER);
+    let request_id = request_id.and_then(|it| it.to_str().ok());
     let accepted = surface
         .driver
         .submit(Job {
@@ -103,10 +105,9 @@ async fn generate(
             session: session(headers, body),
             rank: rank(surface, endpoint, headers, body)?,
             conversation: tensorrt_llm::conversation(surface, body)?,
+            name: request_id.map(Arc::from),
         })
         .await??;
-    let request_id = headers.get(REQUEST_ID_HEADER);
-    let request_id = request_id.and_then(|it| it.to_str().ok());
     let answer = Answer::new(surface, endpoint, body, (tokens, isl), accepted, request_id);
     if stream {
         Ok(answer.stream())

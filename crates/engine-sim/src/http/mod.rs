@@ -23,7 +23,7 @@ use axum::extract::{DefaultBodyLimit, RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use domain::{Endpoint, ModelName, SequenceHash};
+use domain::{DpRank, Endpoint, ModelName, SequenceHash};
 use engine_wire::vllm::{Tokenized, encode_tokenized};
 use engine_wire::{Model, encode_models};
 use serde::Serialize;
@@ -97,7 +97,8 @@ pub(crate) fn routes(surface: Surface) -> Router {
             get(|| async { StatusCode::OK }).post(|| async { StatusCode::OK }),
         )
         .route("/metrics", get(metrics_text))
-        .route("/debug/kv_blocks", get(kv_blocks));
+        .route("/debug/kv_blocks", get(kv_blocks))
+        .route("/debug/requests", get(requests));
     let more = Router::new()
         .route(Endpoint::Responses.path(), post(generate::responses))
         .route(Endpoint::Messages.path(), post(generate::messages));
@@ -198,6 +199,37 @@ async fn kv_blocks(
     });
     Ok(json_of(&KvBlocks {
         ranks: ranks.collect(),
+    }))
+}
+
+#[derive(Serialize)]
+struct Requests<'a> {
+    /// The last 65,536 that were served to their end, oldest first.
+    requests: Vec<ServedRequest<'a>>,
+}
+
+#[derive(Serialize)]
+struct ServedRequest<'a> {
+    /// Its `x-request-id`.
+    request_id: Option<&'a str>,
+    dp_rank: u32,
+    /// The rank that the request asked for.
+    asked_dp_rank: Option<u32>,
+    prompt_tokens: u64,
+    cached_tokens: u64,
+}
+
+async fn requests(State(surface): Shared) -> Result<Response, ApiError> {
+    let served = surface.driver.served().await?;
+    let requests = served.iter().map(|it| ServedRequest {
+        request_id: it.name.as_deref(),
+        dp_rank: it.rank.get(),
+        asked_dp_rank: it.asked.map(DpRank::get),
+        prompt_tokens: it.isl.get(),
+        cached_tokens: it.cached.get(),
+    });
+    Ok(json_of(&Requests {
+        requests: requests.collect(),
     }))
 }
 

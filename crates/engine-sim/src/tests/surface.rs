@@ -29,6 +29,27 @@ async fn a_second_turn_on_the_same_rank_finds_prompt_and_answer_in_the_cache() {
 }
 
 #[tokio::test]
+async fn what_was_served_is_listed_with_the_rank_asked_for_and_the_rank_that_ran() {
+    let sim = Sim::start(config()).await;
+    let body = json!({"prompt": [20, 21, 22], "max_tokens": 1});
+    let asked = [("X-data-parallel-rank", "1"), ("x-request-id", "first")];
+    for headers in [&asked[..], &[]] {
+        let (status, _) = sim
+            .post_with("/v1/completions", headers, body.clone())
+            .await;
+        assert_eq!(status, StatusCode::OK);
+    }
+    let listed = sim.get("/debug/requests").await;
+    let row = |name, rank, asked| json!({"request_id": name, "dp_rank": rank, "asked_dp_rank": asked, "prompt_tokens": 3, "cached_tokens": 0});
+    let expected = [
+        row(json!("first"), 1, json!(1)),
+        row(Value::Null, 0, Value::Null),
+    ];
+    assert_eq!(listed["requests"], json!(expected));
+    sim.stop().await;
+}
+
+#[tokio::test]
 async fn without_a_rank_the_engine_balances_and_does_not_look_at_its_caches() {
     let sim = Sim::start(config()).await;
     let body = json!({"prompt": words("plum", 50), "max_tokens": 1});
