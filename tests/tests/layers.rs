@@ -41,7 +41,8 @@ const LAYERS: &[(u8, &[&str])] = &[
             "console",
         ],
     ),
-    (5, &["rankway", "scenarios"]),
+    (5, &["rankway"]),
+    (6, &["scenarios"]),
 ];
 
 /// Crates that decide: they may not even reach a runtime, a clock or a serialiser through a dependency.

@@ -1,6 +1,5 @@
 //! The `rankway` command: everything in one process, and what people ask of it from a shell.
 
-mod bus_metrics;
 mod cli;
 mod client;
 mod config;
@@ -11,11 +10,9 @@ mod fake_engine;
 mod index;
 mod index_api;
 mod operate;
-mod progress;
 mod replay;
 mod report;
 mod settings;
-mod suite;
 mod up;
 
 use std::process::ExitCode;

@@ -17,27 +17,29 @@ const NEARLY_ALL: f64 = 0.9;
 const ESTIMATED_FROM: f64 = 0.01;
 
 /// A progress line; cleared when dropped.
-pub(crate) struct ProgressLine {
+pub struct ProgressLine {
     terminal: bool,
     started: Instant,
     written: Option<Instant>,
 }
 
 /// How far a command is.
-pub(crate) struct Progress<'a> {
+pub struct Progress<'a> {
     /// The part of it that runs.
-    pub(crate) what: &'a str,
+    pub what: &'a str,
     /// How much of that part is done.
-    pub(crate) done: usize,
-    pub(crate) total: usize,
+    pub done: usize,
+    /// All of that part.
+    pub total: usize,
     /// The share of the whole command that is done, by which its end is estimated.
-    pub(crate) share: f64,
-    pub(crate) details: &'a str,
+    pub share: f64,
+    /// What else there is to see, behind a comma.
+    pub details: &'a str,
 }
 
 impl ProgressLine {
     /// A line of a command that began at `started`.
-    pub(crate) fn since(started: Instant) -> Self {
+    pub fn since(started: Instant) -> Self {
         Self {
             terminal: std::io::stderr().is_terminal(),
             started,
@@ -46,7 +48,7 @@ impl ProgressLine {
     }
 
     /// Shows the progress, unless it was shown a moment ago.
-    pub(crate) fn show(&mut self, progress: &Progress<'_>) {
+    pub fn show(&mut self, progress: &Progress<'_>) {
         let period = if self.terminal { PERIOD } else { PLAIN_PERIOD };
         if self.written.is_some_and(|it| it.elapsed() < period) {
             return;

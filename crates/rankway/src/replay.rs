@@ -8,12 +8,12 @@ use anyhow::Context as _;
 use domain::BlockSize;
 use engine_model::StepTime;
 use fleet_sim::{FleetConfig, Report, Trace};
+use rankway::progress::{Progress, ProgressLine};
 use service_kit::CancellationToken;
 use tokio::time::Instant;
 
 use crate::cli::{ReplayArgs, check_fleet, distinct};
 use crate::failure::Failure;
-use crate::progress::{Progress, ProgressLine};
 use crate::report::{Comparison, PolicyReport, Quantiles, print_json, print_line};
 
 /// The first 1,000 requests of the Mooncake arXiv trace; see `traces/README.md`.

@@ -24,25 +24,31 @@ use crate::bus_metrics;
 const READY_POLL: Duration = Duration::from_millis(20);
 
 /// What the services are told.
-pub(crate) struct SuiteConfig {
-    pub(crate) data_dir: PathBuf,
-    pub(crate) adapter: worker_adapter::Config,
-    pub(crate) affinity_secret: Option<String>,
+pub struct SuiteConfig {
+    /// The folder of the log, the index and the bindings.
+    pub data_dir: PathBuf,
+    /// The engines.
+    pub adapter: worker_adapter::Config,
+    /// The secret under which binding keys are hashed; without it one is made and kept in the folder.
+    pub affinity_secret: Option<String>,
     /// One router replica for each.
-    pub(crate) routers: Vec<router_api::Config>,
+    pub routers: Vec<router_api::Config>,
 }
 
 /// The running services.
-pub(crate) struct Suite {
-    pub(crate) routers: Vec<router_api::Handle>,
-    pub(crate) index: Arc<dyn Index>,
-    pub(crate) context: Context,
+pub struct Suite {
+    /// The router replicas, as configured.
+    pub routers: Vec<router_api::Handle>,
+    /// What each rank holds.
+    pub index: Arc<dyn Index>,
+    /// The metrics, health and clock of all.
+    pub context: Context,
     bus: Arc<LocalBus>,
 }
 
 impl Suite {
     /// Builds all services, binds the routers' listeners, and spawns everything on `process`.
-    pub(crate) async fn start(config: SuiteConfig, process: &Process) -> anyhow::Result<Self> {
+    pub async fn start(config: SuiteConfig, process: &Process) -> anyhow::Result<Self> {
         let context = Context {
             registry: prometheus::Registry::new(),
             health: Health::default(),
@@ -113,7 +119,7 @@ impl Suite {
     }
 
     /// Waits until every component is ready; after `patience`, an error that names those that are not.
-    pub(crate) async fn ready(&self, patience: Duration) -> anyhow::Result<()> {
+    pub async fn ready(&self, patience: Duration) -> anyhow::Result<()> {
         let deadline = Instant::now() + patience;
         loop {
             let missing = self.context.health.missing();
@@ -132,7 +138,7 @@ impl Suite {
     }
 
     /// Flushes and releases the data folder, once the services have ended.
-    pub(crate) async fn close(self) {
+    pub async fn close(self) {
         self.bus.close().await;
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
+use rankway::suite::{Suite, SuiteConfig};
 use service_kit::{Ended, Process};
 use tokio::net::TcpListener;
 use tracing::{info, warn};
@@ -15,7 +16,6 @@ use crate::cli::UpArgs;
 use crate::failure::Failure;
 use crate::index_api;
 use crate::settings::Settings;
-use crate::suite::{Suite, SuiteConfig};
 
 /// How often an engine that does not answer is asked again.
 const ENGINE_POLL: Duration = Duration::from_millis(500);

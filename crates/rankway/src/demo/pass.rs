@@ -10,6 +10,8 @@ use engine_sim::EngineSim;
 use engine_wire::vllm;
 use fleet_sim::Conversation;
 use placement::Policy;
+use rankway::progress::{Progress, ProgressLine};
+use rankway::suite::{Suite, SuiteConfig};
 use service_kit::{Ended, Process};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -20,9 +22,7 @@ use super::QUIET;
 use super::driver::{Driver, Tally};
 use crate::client::JsonClient;
 use crate::index_api::{self, HeldAnswer};
-use crate::progress::{Progress, ProgressLine};
 use crate::report::{PolicyReport, Quantiles};
-use crate::suite::{Suite, SuiteConfig};
 
 /// The model's name at the engines.
 const MODEL: &str = "demo-model";
