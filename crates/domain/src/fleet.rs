@@ -122,6 +122,73 @@ pub enum HeaderSpace {
     Global,
 }
 
+/// Whether an engine that keeps conversations on ranks keeps the rank that a first turn names, and what shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FirstRank {
+    /// The question does not arise: it keeps no conversations, takes no rank, or has only one.
+    Unasked,
+    /// It has not said, and nothing has shown it yet.
+    Unproven,
+    /// It says that it does.
+    SaidKept,
+    /// It says that it does not.
+    SaidLost,
+    /// Second turns ran where the first ones did.
+    ProvedKept,
+    /// A second turn ran elsewhere than its first.
+    ProvedLost,
+    /// It was tried and did not answer.
+    NoAnswer,
+    /// It was tried, and answers show no cached tokens, by which its ranks are told apart.
+    NoCachedTokens,
+    /// It was tried, and a prompt that one rank has computed is cached at another.
+    SharedCache,
+}
+
+impl FirstRank {
+    /// Whether it is known to be kept.
+    pub const fn is_kept(self) -> bool {
+        matches!(self, Self::SaidKept | Self::ProvedKept)
+    }
+
+    /// Its name in JSON and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unasked => "unasked",
+            Self::Unproven => "unproven",
+            Self::SaidKept => "said_kept",
+            Self::SaidLost => "said_lost",
+            Self::ProvedKept => "proved_kept",
+            Self::ProvedLost => "proved_lost",
+            Self::NoAnswer => "no_answer",
+            Self::NoCachedTokens => "no_cached_tokens",
+            Self::SharedCache => "shared_cache",
+        }
+    }
+}
+
+impl fmt::Display for FirstRank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unasked => "nobody asks whether first ranks are kept",
+            Self::Unproven => "nothing has shown yet whether first ranks are kept",
+            Self::SaidKept => "it says that first ranks are kept",
+            Self::SaidLost => "it says that first ranks are not kept",
+            Self::ProvedKept => "conversations of two turns have shown that first ranks are kept",
+            Self::ProvedLost => "a conversation of two turns did not stay on the rank of its first",
+            Self::NoAnswer => {
+                "it did not answer the two turns that would show whether first ranks are kept"
+            }
+            Self::NoCachedTokens => {
+                "its answers show no cached tokens, by which one sees whether first ranks are kept"
+            }
+            Self::SharedCache => {
+                "its ranks share their caches, so that nothing shows whether first ranks are kept"
+            }
+        })
+    }
+}
+
 /// What may be asked of a worker, apart from how many ranks it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Capability {
@@ -133,6 +200,8 @@ pub struct Capability {
     pub rank_report: ByEndpoint<bool>,
     /// Whether it keeps conversations on ranks by itself.
     pub owns_bindings: bool,
+    /// Whether it then keeps the rank that a first turn names.
+    pub first_rank: FirstRank,
 }
 
 impl Capability {
@@ -144,6 +213,7 @@ impl Capability {
             header_space,
             rank_report: ByEndpoint::of(|_| false),
             owns_bindings: false,
+            first_rank: FirstRank::Unasked,
         }
     }
 }

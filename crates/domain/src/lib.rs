@@ -18,8 +18,9 @@ pub use block::{
 };
 pub use endpoint::{ByEndpoint, Endpoint};
 pub use fleet::{
-    Capability, Distrust, EngineKind, HeaderSpace, Incarnation, InvalidTarget, KvEndpoints,
-    RankControl, RankEndpoint, ServiceInstance, ServiceKind, Target, TargetState, Worker,
+    Capability, Distrust, EngineKind, FirstRank, HeaderSpace, Incarnation, InvalidTarget,
+    KvEndpoints, RankControl, RankEndpoint, ServiceInstance, ServiceKind, Target, TargetState,
+    Worker,
 };
 pub use ids::{
     ConversationId, DecisionId, DpRank, Epoch, EventSeq, InstanceId, InvalidId, ModelName,

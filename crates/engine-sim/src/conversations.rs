@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::driver::Job;
 
 /// How conversations are kept. Text form: who chooses first ranks, then what differs from today's engine, such as
-/// `router,forgets-first-ranks,max-sessions=100`.
+/// `router,forgets-first-ranks,max-sessions=100`. With `unsaid` it keeps first ranks as today's engine does, but its
+/// worker cannot tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Conversations {
@@ -19,6 +20,8 @@ pub struct Conversations {
     pub max_sessions: usize,
     /// Whether a first turn's explicit rank is kept, as since TensorRT-LLM's pull request 16815.
     pub records_first_rank: bool,
+    /// Whether its worker says so: of an engine that does not, it never knows.
+    pub says_first_rank: bool,
 }
 
 /// Who chooses the rank of a first turn.
@@ -34,8 +37,8 @@ pub enum RankSource {
 /// A text that says nothing of how conversations are kept.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} says not how conversations are kept: write engine or router, and behind it forgets-first-ranks or \
-     max-sessions=NUMBER, with commas between"
+    "{text:?} says not how conversations are kept: write engine or router, and behind it forgets-first-ranks, \
+     unsaid or max-sessions=NUMBER, with commas between"
 )]
 pub struct InvalidConversations {
     text: String,
@@ -55,10 +58,12 @@ impl FromStr for Conversations {
                 },
                 max_sessions: ConversationRules::default().max_sessions,
                 records_first_rank: true,
+                says_first_rank: true,
             };
             for item in items {
                 match item.split_once('=') {
                     None if item == "forgets-first-ranks" => it.records_first_rank = false,
+                    None if item == "unsaid" => it.says_first_rank = false,
                     Some(("max-sessions", number)) => {
                         it.max_sessions = number.parse().ok().filter(|it| *it > 0)?;
                     }
@@ -74,6 +79,11 @@ impl FromStr for Conversations {
 }
 
 impl Conversations {
+    /// What the worker says of whether first ranks are kept: `auto` finds what today's engine has, or nothing.
+    pub(crate) fn first_rank_recorded(self) -> Option<bool> {
+        (self.records_first_rank && self.says_first_rank).then_some(true)
+    }
+
     /// The router of an engine whose ranks have so many requests at most.
     pub(crate) fn router(self, max_active: u32) -> ConversationRouter {
         ConversationRouter::new(ConversationRules {
@@ -119,12 +129,19 @@ mod tests {
             rank_source: RankSource::Router,
             max_sessions: 65_536,
             records_first_rank: true,
+            says_first_rank: true,
         };
         assert_eq!("router".parse(), Ok(router));
+        let unsaid = Conversations {
+            says_first_rank: false,
+            ..router
+        };
+        assert_eq!("router,unsaid".parse(), Ok(unsaid));
         let old = Conversations {
             rank_source: RankSource::Engine,
             max_sessions: 5,
             records_first_rank: false,
+            says_first_rank: true,
         };
         assert_eq!(
             "engine, forgets-first-ranks,max-sessions=5".parse(),

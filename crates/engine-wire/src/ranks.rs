@@ -5,7 +5,7 @@
 //! table does not list must never be sent. Unlisted too are ways that need a setting of the server's
 //! (`x-override-routed-dp-rank`) and the endpoints that Rankway does not serve, such as SGLang's `/generate`.
 
-use domain::{ByEndpoint, Capability, Endpoint, EngineKind, HeaderSpace, RankControl};
+use domain::{ByEndpoint, Capability, Endpoint, EngineKind, FirstRank, HeaderSpace, RankControl};
 
 use crate::{Version, sglang};
 
@@ -211,6 +211,7 @@ pub fn capability(
         header_space,
         rank_report: ByEndpoint::of(report),
         owns_bindings: false,
+        first_rank: FirstRank::Unasked,
     }
 }
 

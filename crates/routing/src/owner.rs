@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use affinity::Owner;
-use domain::{Endpoint, ModelName, RankControl, Worker, WorkerId};
+use domain::{Endpoint, FirstRank, ModelName, RankControl, Worker, WorkerId};
 
 /// What is set about who decides ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,14 +27,16 @@ pub enum RankSourceError {
     },
     /// Its engine owns conversations, and it is not known to keep an explicit first rank: two tables would differ.
     #[error(
-        "{key} is router, but the engine of worker {worker} owns its conversations and has not shown that it keeps \
-         the first rank it is asked for: set it to engine, or run one that does"
+        "{key} is router, but the engine of worker {worker} owns its conversations, and {first_rank}: set it to engine, \
+         or run one that keeps them"
     )]
     KeepsNone {
         /// The setting.
         key: String,
         /// The worker.
         worker: WorkerId,
+        /// What is known of that.
+        first_rank: FirstRank,
     },
 }
 
@@ -68,14 +70,15 @@ impl RankSources {
             false => "router.rank_source".to_owned(),
         };
         let worker_id = worker.id.clone();
-        Some(match worker.capability.owns_bindings {
-            true => RankSourceError::KeepsNone {
+        Some(match worker.capability.first_rank {
+            FirstRank::Unasked => RankSourceError::TakesNone {
                 key,
                 worker: worker_id,
             },
-            false => RankSourceError::TakesNone {
+            first_rank => RankSourceError::KeepsNone {
                 key,
                 worker: worker_id,
+                first_rank,
             },
         })
     }

@@ -75,16 +75,26 @@ impl EngineClient {
 
     /// Asks the engine about itself and reads the whole answer.
     pub(crate) async fn ask(&self, engine: &EngineUrl, path: &str) -> Result<Answer, BoxError> {
-        let exchange = async {
-            let (headers, body) = (HeaderMap::new(), Bytes::new());
-            let response = self.send(engine, Method::GET, path, headers, body).await?;
-            let status = response.status().as_u16();
-            let body = Limited::new(response.into_body(), ASK_LIMIT);
-            let body = body.collect().await?.to_bytes();
-            Ok(Answer { status, body })
-        };
-        timeout(ASK_TIMEOUT, exchange)
+        let (headers, body) = (HeaderMap::new(), Bytes::new());
+        let asked = self.exchange(engine, Method::GET, path, headers, body);
+        timeout(ASK_TIMEOUT, asked)
             .await
             .unwrap_or_else(|_| Err(format!("no answer within {} s", ASK_TIMEOUT.as_secs()).into()))
+    }
+
+    /// Sends one request and reads the whole answer, however long that takes.
+    pub(crate) async fn exchange(
+        &self,
+        engine: &EngineUrl,
+        method: Method,
+        path: &str,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Answer, BoxError> {
+        let response = self.send(engine, method, path, headers, body).await?;
+        let status = response.status().as_u16();
+        let body = Limited::new(response.into_body(), ASK_LIMIT);
+        let body = body.collect().await?.to_bytes();
+        Ok(Answer { status, body })
     }
 }

@@ -5,6 +5,7 @@ mod address;
 mod client;
 mod config;
 mod dispatch;
+mod first_rank;
 mod headers;
 mod metrics;
 mod passage;

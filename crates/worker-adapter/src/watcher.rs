@@ -6,13 +6,14 @@ use std::time::Duration;
 use bus::{Bus, BusError, Expect, Key, Record};
 use bytes::Bytes;
 use contracts::{Encoding, FleetEntry, LoadReport, topics};
-use domain::{Epoch, Incarnation, TargetState, Worker, WorkerId};
+use domain::{Epoch, FirstRank, Incarnation, TargetState, Worker, WorkerId};
 use service_kit::{CancellationToken, Clock, Component};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{info, warn};
 
 use crate::client::EngineClient;
 use crate::config::{EngineName, WorkerConfig};
+use crate::first_rank::{find_out, learn};
 use crate::metrics::Metrics;
 use crate::probe::{ProbeError, ask_load, identify, probe_as};
 use crate::roster::Roster;
@@ -25,6 +26,9 @@ const LEASE: Duration = Duration::from_secs(15);
 const RENEW_EVERY: Duration = Duration::from_secs(5);
 /// Failures in a row after which a worker is gone: fewer than a lease has renewals.
 const FAILURES_UNTIL_GONE: u32 = 3;
+
+/// How often an incarnation is tried whose answers show nothing of its first ranks.
+const MAX_TRIALS: u32 = 3;
 
 /// Watches one worker.
 pub(crate) struct Watcher {
@@ -46,10 +50,30 @@ struct Known {
     engine: Option<EngineName>,
     /// Whether its load was unknown when last asked, which is logged once.
     unknown_load: bool,
+    /// What trying it has shown of first ranks.
+    tried: Option<Tried>,
     /// Failures in a row.
     failures: u32,
     /// The failure last logged, so that a lasting one is logged once.
     complaint: Option<String>,
+}
+
+/// What trying an incarnation has shown of whether it keeps first ranks.
+struct Tried {
+    epoch: Epoch,
+    version: String,
+    first_rank: FirstRank,
+    times: u32,
+}
+
+impl Tried {
+    /// Whether another trial would show nothing else.
+    fn is_over(&self) -> bool {
+        match self.first_rank {
+            FirstRank::ProvedKept | FirstRank::ProvedLost => true,
+            _ => MAX_TRIALS <= self.times,
+        }
+    }
 }
 
 impl Watcher {
@@ -60,6 +84,7 @@ impl Watcher {
         let mut known = Known {
             registered: None,
             engine: None,
+            tried: None,
             unknown_load: false,
             failures: 0,
             complaint: None,
@@ -119,6 +144,10 @@ impl Watcher {
             return Err(ProbeError::Unhealthy { worker });
         }
         worker.epoch = self.epoch(known).await;
+        if worker.capability.first_rank == FirstRank::Unproven && worker.state == TargetState::Ready
+        {
+            self.try_first_ranks(known, &mut worker).await;
+        }
         worker.lease_until = self.clock.now() + LEASE;
         if before != Some(worker.state) {
             info!(
@@ -134,6 +163,32 @@ impl Watcher {
         self.register(&worker).await;
         known.registered = Some((worker, Instant::now()));
         Ok(())
+    }
+
+    /// Finds out whether it keeps first ranks, unless that is known of this incarnation.
+    async fn try_first_ranks(&self, known: &mut Known, worker: &mut Worker) {
+        let tried = known.tried.take();
+        let tried = tried.filter(|it| it.epoch == worker.epoch && it.version == worker.version);
+        let tried = match tried {
+            Some(tried) if tried.is_over() => tried,
+            before => {
+                let first_rank = find_out(&self.client, &self.config.url, worker).await;
+                if before.as_ref().map(|it| it.first_rank) != Some(first_rank) {
+                    let (worker, epoch) = (&worker.id, worker.epoch);
+                    match first_rank.is_kept() {
+                        true => info!(%worker, %epoch, "{first_rank}"),
+                        false => warn!(%worker, %epoch, "{first_rank}: no rank is chosen there"),
+                    }
+                }
+                Tried {
+                    epoch: worker.epoch,
+                    version: worker.version.clone(),
+                    first_rank,
+                    times: before.map_or(0, |it| it.times) + 1,
+                }
+            }
+        };
+        learn(worker, known.tried.insert(tried).first_rank);
     }
 
     async fn engine(&self, known: &mut Known) -> Result<EngineName, ProbeError> {
@@ -189,6 +244,7 @@ impl Watcher {
         {
             warn!(worker = %self.id, failures = known.failures, "gone");
             self.roster.lose(&self.id);
+            known.tried = None;
             worker.state = TargetState::Gone;
             worker.lease_until = self.clock.now() + LEASE;
             self.register(&worker).await;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use domain::{
-    BlockSize, ByEndpoint, Capability, Distrust, DpRank, Endpoint, EngineKind, Epoch, HeaderSpace,
-    Incarnation, InstanceId, KvEndpoints, ModelName, RankControl, RankEndpoint, ServiceInstance,
-    ServiceKind, TargetState, Timestamp, Worker, WorkerId,
+    BlockSize, ByEndpoint, Capability, Distrust, DpRank, Endpoint, EngineKind, Epoch, FirstRank,
+    HeaderSpace, Incarnation, InstanceId, KvEndpoints, ModelName, RankControl, RankEndpoint,
+    ServiceInstance, ServiceKind, TargetState, Timestamp, Worker, WorkerId,
 };
 
 use super::{Wire, invalid, read_enum, required, wire, wire_enum};
@@ -28,6 +28,17 @@ wire_enum!(RankControl, RankControl, {
     Strict => Strict,
     FirstTurn => FirstTurn,
     None => None,
+});
+wire_enum!(FirstRank, FirstRank, {
+    Unasked => Unasked,
+    Unproven => Unproven,
+    SaidKept => SaidKept,
+    SaidLost => SaidLost,
+    ProvedKept => ProvedKept,
+    ProvedLost => ProvedLost,
+    NoAnswer => NoAnswer,
+    NoCachedTokens => NoCachedTokens,
+    SharedCache => SharedCache,
 });
 wire_enum!(HeaderSpace, HeaderSpace, { None => None, Local => Local, Global => Global });
 wire_enum!(TargetState, TargetState, {
@@ -163,6 +174,7 @@ fn capability_to_wire(capability: Capability) -> wire::Capability {
     wire::Capability {
         header_space: wire::HeaderSpace::from(capability.header_space).into(),
         owns_bindings: capability.owns_bindings,
+        first_rank: wire::FirstRank::from(capability.first_rank).into(),
         endpoints: endpoints.into(),
     }
 }
@@ -186,6 +198,11 @@ fn capability_from_wire(message: wire::Capability) -> Result<Capability, DecodeE
         header_space: read_enum::<Worker, wire::HeaderSpace, _>("header_space", space)?,
         rank_report: ByEndpoint::of(|endpoint| known.get(endpoint).1),
         owns_bindings: message.owns_bindings,
+        first_rank: match message.first_rank {
+            // What an adapter says that does not ask.
+            0 => FirstRank::Unasked,
+            first_rank => read_enum::<Worker, wire::FirstRank, _>("first_rank", first_rank)?,
+        },
     })
 }
 

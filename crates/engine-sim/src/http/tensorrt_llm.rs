@@ -81,7 +81,7 @@ struct WorkerInfo<'a> {
     metrics: bool,
     conversation_affinity: bool,
     rank_source: RankSource,
-    first_rank_recorded: bool,
+    first_rank_recorded: Option<bool>,
 }
 
 async fn worker_info(State(surface): Shared) -> Response {
@@ -96,7 +96,7 @@ async fn worker_info(State(surface): Shared) -> Response {
         metrics: true,
         conversation_affinity: conversations.is_some(),
         rank_source: conversations.map_or(RankSource::Engine, |it| it.rank_source),
-        first_rank_recorded: conversations.is_none_or(|it| it.records_first_rank),
+        first_rank_recorded: conversations.map_or(Some(true), |it| it.first_rank_recorded()),
     })
 }
 

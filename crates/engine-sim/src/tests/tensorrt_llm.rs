@@ -1,7 +1,7 @@
 //! The fake as TensorRT-LLM behind the worker of `deploy/trtllm`.
 
 use axum::http::StatusCode;
-use domain::DpRank;
+use domain::{DpRank, FirstRank};
 use engine_wire::Event;
 use engine_wire::trtllm::{
     Conversations as Places, Item, decode_body, parse_metrics, parse_worker_info,
@@ -143,7 +143,7 @@ async fn an_engine_that_chooses_keeps_each_conversation_where_it_began() {
 async fn before_pull_request_16815_a_first_rank_is_followed_and_forgotten() {
     let sim = Sim::start(tensorrt_llm(Some("router,forgets-first-ranks"))).await;
     let info = parse_worker_info(sim.text("/worker_info").await.as_bytes()).unwrap();
-    assert_eq!(info.conversations, Places::Engine);
+    assert_eq!(info.conversations, Places::SenderOnce(FirstRank::Unproven));
     assert_eq!(turn(&sim, "a", Some("1"), "ant").await, [1]);
     assert_eq!(turn(&sim, "a", None, "bee").await, [0]);
     sim.stop().await;

@@ -1,6 +1,6 @@
 //! `GET /worker_info` of the worker in `deploy/trtllm`: what it is, and who places conversations there.
 
-use domain::{ByEndpoint, Capability, RankControl};
+use domain::{ByEndpoint, Capability, FirstRank, RankControl};
 use serde::Deserialize;
 
 use crate::gauges::MAX_RANKS;
@@ -32,8 +32,9 @@ pub enum Conversations {
     Sender,
     /// The engine, from the first turn on.
     Engine,
-    /// The sender at the first turn, and the engine keeps it.
-    SenderOnce,
+    /// The sender at the first turn, if the engine is known to keep it; else the engine: a rank that is followed once
+    /// and not kept would leave two tables that differ.
+    SenderOnce(FirstRank),
 }
 
 /// Why an answer is not such a worker's.
@@ -88,13 +89,15 @@ pub fn parse_worker_info(body: &[u8]) -> Result<WorkerInfo, WorkerInfoError> {
         let ranks = wire.dp_size;
         return Err(WorkerInfoError::Ranks { ranks });
     }
-    let recorded = wire.first_rank_recorded == Some(true);
     Ok(WorkerInfo {
         conversations: match wire.rank_source {
             _ if !wire.conversation_affinity => Conversations::Sender,
-            RankSource::Router if recorded => Conversations::SenderOnce,
-            // A rank that is followed once and not kept would leave two tables that differ.
-            RankSource::Router | RankSource::Engine => Conversations::Engine,
+            RankSource::Engine => Conversations::Engine,
+            RankSource::Router => Conversations::SenderOnce(match wire.first_rank_recorded {
+                Some(true) => FirstRank::SaidKept,
+                Some(false) => FirstRank::SaidLost,
+                None => FirstRank::Unproven,
+            }),
         },
         version: wire.version,
         dp_size: wire.dp_size,
@@ -108,10 +111,13 @@ impl Conversations {
     /// What may be asked of a worker that could be asked for `capability` if nobody but the sender placed
     /// conversations.
     pub fn limit(self, dp_size: u32, capability: Capability) -> Capability {
-        let limit = match self {
+        let (limit, first_rank) = match self {
             Self::Sender => return capability,
-            Self::Engine => RankControl::None,
-            Self::SenderOnce => RankControl::FirstTurn,
+            Self::Engine => (RankControl::None, FirstRank::Unasked),
+            // The only rank is everybody's.
+            Self::SenderOnce(_) if dp_size <= 1 => (RankControl::None, FirstRank::Unasked),
+            Self::SenderOnce(it) if it.is_kept() => (RankControl::FirstTurn, it),
+            Self::SenderOnce(it) => (RankControl::None, it),
         };
         let control = |endpoint| match *capability.rank_control.get(endpoint) {
             // The only rank is the one that runs.
@@ -120,6 +126,7 @@ impl Conversations {
         };
         Capability {
             owns_bindings: true,
+            first_rank,
             rank_control: ByEndpoint::of(control),
             ..capability
         }

@@ -1,6 +1,8 @@
 //! What TensorRT-LLM's servers say of themselves, and how they are told conversations.
 
-use domain::{BlockSize, DpRank, Endpoint, EngineHash, EngineKind, HeaderSpace, RankControl, Tier};
+use domain::{
+    BlockSize, DpRank, Endpoint, EngineHash, EngineKind, FirstRank, HeaderSpace, RankControl, Tier,
+};
 use engine_wire::trtllm::{
     Conversations, Item, WorkerInfo, conversation_params, decode_body, encode_item, encode_metrics,
     lists_models, parse_metrics, parse_worker_info,
@@ -27,13 +29,13 @@ fn a_worker_says_what_it_is() {
         tokens_per_block: 32,
         kv_blocks: Some(100),
         kv_events: true,
-        conversations: Conversations::SenderOnce,
+        conversations: Conversations::SenderOnce(FirstRank::SaidKept),
     };
     assert_eq!(parse(&info()), Ok(expected));
 }
 
 #[test]
-fn of_a_first_rank_that_may_not_be_kept_none_is_chosen() {
+fn who_places_conversations_is_said_with_whether_first_ranks_are_kept() {
     let check = |affinity: bool, source: &str, recorded: Value, expected: Conversations| {
         let mut info = info();
         info["conversation_affinity"] = affinity.into();
@@ -41,9 +43,10 @@ fn of_a_first_rank_that_may_not_be_kept_none_is_chosen() {
         info["first_rank_recorded"] = recorded;
         assert_eq!(parse(&info).unwrap().conversations, expected, "{info}");
     };
-    check(true, "router", json!(true), Conversations::SenderOnce);
-    check(true, "router", json!(false), Conversations::Engine);
-    check(true, "router", Value::Null, Conversations::Engine);
+    let once = Conversations::SenderOnce;
+    check(true, "router", json!(true), once(FirstRank::SaidKept));
+    check(true, "router", json!(false), once(FirstRank::SaidLost));
+    check(true, "router", Value::Null, once(FirstRank::Unproven));
     check(true, "engine", json!(true), Conversations::Engine);
     check(false, "router", json!(true), Conversations::Sender);
     check(false, "engine", Value::Null, Conversations::Sender);
@@ -56,17 +59,34 @@ fn whoever_places_conversations_limits_what_may_be_asked() {
         let limited = conversations.limit(ranks, all);
         let control = |endpoint| *limited.rank_control.get(endpoint);
         let controls = (control(Endpoint::Chat), control(Endpoint::Responses));
-        (controls, limited.owns_bindings)
+        (controls, limited.owns_bindings, limited.first_rank)
     };
     let none = RankControl::None;
-    let check = |conversations, chat, owns| {
-        assert_eq!(limited(conversations, 4), ((chat, none), owns));
+    let check = |conversations, chat, owns, first_rank| {
+        assert_eq!(limited(conversations, 4), ((chat, none), owns, first_rank));
         let strict = RankControl::Strict;
-        assert_eq!(limited(conversations, 1), ((strict, strict), owns));
+        let only = ((strict, strict), owns, FirstRank::Unasked);
+        assert_eq!(limited(conversations, 1), only);
     };
-    check(Conversations::Sender, RankControl::Strict, false);
-    check(Conversations::Engine, none, true);
-    check(Conversations::SenderOnce, RankControl::FirstTurn, true);
+    let unasked = FirstRank::Unasked;
+    check(Conversations::Sender, RankControl::Strict, false, unasked);
+    check(Conversations::Engine, none, true, unasked);
+    let kept = [FirstRank::SaidKept, FirstRank::ProvedKept];
+    let not_kept = [
+        FirstRank::Unproven,
+        FirstRank::SaidLost,
+        FirstRank::ProvedLost,
+        FirstRank::NoAnswer,
+        FirstRank::NoCachedTokens,
+        FirstRank::SharedCache,
+    ];
+    for it in kept {
+        let once = Conversations::SenderOnce(it);
+        check(once, RankControl::FirstTurn, true, it);
+    }
+    for it in not_kept {
+        check(Conversations::SenderOnce(it), none, true, it);
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use domain::{DpRank, Endpoint, KvEndpoints, Target, Timestamp, Worker};
+use domain::{DpRank, Endpoint, FirstRank, KvEndpoints, Target, Timestamp, Worker};
 use routing::Router;
 use serde::Serialize;
 
@@ -31,6 +31,8 @@ pub(crate) struct WorkerView {
     rank_source: &'static str,
     /// Whether its engine keeps conversations on ranks by itself.
     owns_bindings: bool,
+    /// Whether it then keeps the rank that a first turn names, and how that is known; none where nobody asks.
+    first_rank: Option<&'static str>,
     /// Why it is left out, where it cannot do what is set.
     refused: Option<String>,
     /// Whether an operator drains all of it.
@@ -86,6 +88,10 @@ impl WorkerView {
             state: state.name(),
             rank_source: router.owner(&worker.id).name(),
             owns_bindings: worker.capability.owns_bindings,
+            first_rank: match worker.capability.first_rank {
+                FirstRank::Unasked => None,
+                first_rank => Some(first_rank.name()),
+            },
             refused: router.refusal(worker).map(|it| it.to_string()),
             drained: drained.whole,
             drained_ranks: drained.ranks.iter().map(|it| it.get()).collect(),

@@ -1,7 +1,7 @@
 //! Who decides the rank: the router, or an engine that keeps conversations on ranks by itself.
 
 use affinity::{Binding, Evidence, MoveReason, Owner};
-use domain::{Capability, HeaderSpace, RankControl, TargetState, Worker};
+use domain::{Capability, FirstRank, HeaderSpace, RankControl, TargetState, Worker};
 use placement::Place;
 use routing::{BindingAction, Config, Decision, Degraded, NoTarget, RankSources, Reason};
 
@@ -141,11 +141,14 @@ fn a_worker_that_cannot_do_what_is_set_is_left_out_and_the_key_is_named() {
         capability: Capability::uniform(RankControl::None, HeaderSpace::None),
         ..worker("w1", 4)
     };
+    let mut keeps_none = owning("w1", RankControl::None);
+    keeps_none.capability.first_rank = FirstRank::ProvedLost;
     for (refused, why) in [
         (takes_none, "takes no rank"),
+        (owning("w1", RankControl::None), "takes no rank"),
         (
-            owning("w1", RankControl::None),
-            "has not shown that it keeps the first rank",
+            keeps_none,
+            "did not stay on the rank of its first: set it to engine",
         ),
     ] {
         let mut world = world(&[refused.clone(), worker("w2", 2)], Some(Owner::Router));

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod first_rank;
 mod fleet;
 mod hanging;
 mod identity;

@@ -19,7 +19,7 @@ async fn serve() -> Stub {
 }
 
 /// The worker, with what it says of conversations.
-async fn worker(conversations: &str) -> Stub {
+pub(crate) async fn worker(conversations: &str) -> Stub {
     let stub = serve().await;
     let info = format!(
         r#"{{"engine":"tensorrt-llm","version":"1.3.0rc27","dp_size":4,"tokens_per_block":32,"kv_blocks":100,
@@ -68,6 +68,7 @@ async fn who_places_conversations_decides_which_ranks_may_be_asked_for() {
     };
     check("router", "true", RankControl::FirstTurn).await;
     check("router", "false", RankControl::None).await;
+    // Until it is tried.
     check("router", "null", RankControl::None).await;
     check("engine", "true", RankControl::None).await;
 }
