@@ -9,10 +9,10 @@ use affinity::{Binding, BindingState, ConversationKey, Evidence, MoveReason, Own
 use contracts::{Drain, Encoding, FleetEntry, LoadReport, ReservationBatch, ReservationChange};
 use domain::{
     BlockHash, BlockSize, ByEndpoint, Capability, DecisionId, Distrust, DpRank, Endpoint,
-    EngineHash, EngineKind, FirstRank, Epoch, EventSeq, HeaderSpace, Incarnation, KvBatch, KvEndpoints, KvOp,
-    Namespace, RankControl, RankEndpoint, RankLoad, ResetReason, SequenceHash, ServiceInstance,
-    ServiceKind, SessionTag, StoredBlock, StoredBlocks, Target, TargetState, Tier, Timestamp,
-    Tokens, Worker,
+    EngineHash, EngineKind, Epoch, EventSeq, FirstRank, HeaderSpace, Incarnation, KvBatch,
+    KvEndpoints, KvOp, Namespace, RankControl, RankEndpoint, RankLoad, ResetReason, SequenceHash,
+    ServiceInstance, ServiceKind, SessionTag, StoredBlock, StoredBlocks, Target, TargetState, Tier,
+    Timestamp, Tokens, Worker,
 };
 use proptest::prelude::*;
 
