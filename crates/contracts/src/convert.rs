@@ -1,7 +1,10 @@
 //! Between the wire and the domain, both ways.
 
 mod affinity;
+mod affinity_calls;
+pub(crate) mod dispatch_calls;
 mod fleet;
+mod index_calls;
 mod index_store;
 mod kv;
 mod load;
@@ -9,19 +12,11 @@ mod load;
 use bytes::Bytes;
 use prost::Message;
 
+pub(crate) use crate::wire::v1 as wire;
 use crate::{DecodeError, Encoding};
 
-/// The generated wire types; they never leave this crate.
-pub(crate) mod wire {
-    #![expect(
-        unreachable_pub,
-        reason = "generated from proto/, which documents them"
-    )]
-    include!(concat!(env!("OUT_DIR"), "/rankway.v1.rs"));
-}
-
 /// A type of the domain with its message.
-trait Wire: Sized {
+pub(crate) trait Wire: Sized {
     /// Names the thing in errors.
     const WHAT: &'static str;
     type Message: Message + Default;
@@ -45,7 +40,7 @@ impl<T: Wire> Encoding for T {
 }
 
 /// A field that holds no valid value.
-fn invalid<T: Wire>(field: &'static str, why: impl ToString) -> DecodeError {
+pub(crate) fn invalid<T: Wire>(field: &'static str, why: impl ToString) -> DecodeError {
     DecodeError::Field {
         what: T::WHAT,
         field,
@@ -54,7 +49,10 @@ fn invalid<T: Wire>(field: &'static str, why: impl ToString) -> DecodeError {
 }
 
 /// A field that must be there.
-fn required<T: Wire, V>(field: &'static str, value: Option<V>) -> Result<V, DecodeError> {
+pub(crate) fn required<T: Wire, V>(
+    field: &'static str,
+    value: Option<V>,
+) -> Result<V, DecodeError> {
     value.ok_or_else(|| invalid::<T>(field, "is missing"))
 }
 
@@ -83,6 +81,27 @@ macro_rules! wire_enum {
     };
 }
 use wire_enum;
+
+/// An answer that says no more than that it came.
+macro_rules! wire_empty {
+    ($name:ident, $wire:ident, $what:literal) => {
+        pub(crate) struct $name;
+
+        impl $crate::convert::Wire for $name {
+            const WHAT: &'static str = $what;
+            type Message = $crate::convert::wire::$wire;
+
+            fn to_wire(&self) -> Self::Message {
+                Self::Message {}
+            }
+
+            fn from_wire(_: Self::Message) -> Result<Self, $crate::DecodeError> {
+                Ok(Self)
+            }
+        }
+    };
+}
+pub(crate) use wire_empty;
 
 /// Reads an enum field.
 fn read_enum<T: Wire, W, D>(field: &'static str, number: i32) -> Result<D, DecodeError>

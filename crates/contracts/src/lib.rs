@@ -1,10 +1,12 @@
 //! What services say to each other: topics, tables, records and calls, and nothing of how they compute.
 
 mod convert;
+pub mod grpc;
 pub mod index_store;
 mod records;
 pub mod rpc;
 pub mod topics;
+mod wire;
 
 use bytes::Bytes;
 

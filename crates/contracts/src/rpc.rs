@@ -24,9 +24,18 @@ pub use shards::Shards;
 /// Why a call between services has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The other side is not there, or not ready; the same call may succeed later.
+    /// The other side is not ready, or was lost during the call, which may or may not have been carried out; the
+    /// same call may succeed later.
     #[error("{service} is unavailable: {why}")]
     Unavailable {
+        /// Who should have answered.
+        service: &'static str,
+        /// What is known of the cause.
+        why: String,
+    },
+    /// The call did not get there, so nothing was done.
+    #[error("{service} is not reached: {why}")]
+    Unreached {
         /// Who should have answered.
         service: &'static str,
         /// What is known of the cause.
@@ -56,7 +65,9 @@ impl CallError {
     /// Whether the same call may succeed later.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Unavailable { .. } | Self::DeadlineExceeded { .. } => true,
+            Self::Unavailable { .. } | Self::Unreached { .. } | Self::DeadlineExceeded { .. } => {
+                true
+            }
             Self::FailedPrecondition { .. } | Self::InvalidArgument { .. } => false,
         }
     }

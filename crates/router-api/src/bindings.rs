@@ -266,10 +266,10 @@ fn silent(error: CallError) -> ApiError {
         CallError::FailedPrecondition { why } | CallError::InvalidArgument { why } => {
             ApiError::invalid(why)
         }
-        CallError::Unavailable { .. } | CallError::DeadlineExceeded { .. } => {
-            ApiError::Unavailable {
-                why: error.to_string(),
-            }
-        }
+        CallError::Unavailable { .. }
+        | CallError::Unreached { .. }
+        | CallError::DeadlineExceeded { .. } => ApiError::Unavailable {
+            why: error.to_string(),
+        },
     }
 }

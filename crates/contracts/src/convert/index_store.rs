@@ -7,24 +7,9 @@ use prefix_index::Claims;
 use super::{Wire, invalid, required};
 use crate::DecodeError;
 use crate::index_store::{Base, Commit, Fence, Frame, LogCursor, LogCursors, Segment, StoredRank};
+use crate::wire::store::v1 as stored;
 
 mod chunk;
-
-/// The generated types, which find those of `rankway.v1` two modules up; they never leave this crate.
-mod rankway {
-    pub(crate) use crate::convert::wire as v1;
-
-    pub(crate) mod store {
-        pub(crate) mod v1 {
-            #![expect(
-                unreachable_pub,
-                reason = "generated from proto/, which documents them"
-            )]
-            include!(concat!(env!("OUT_DIR"), "/rankway.store.v1.rs"));
-        }
-    }
-}
-use rankway::store::v1 as stored;
 
 impl Wire for LogCursors {
     const WHAT: &'static str = "log cursors";

@@ -92,6 +92,22 @@ impl Display for Shard {
 }
 
 impl Unknown {
+    /// These partitions; the first that `kv-events` does not have where there is one.
+    pub(crate) fn of(partitions: impl IntoIterator<Item = u32>) -> Result<Self, u32> {
+        let known = |it: u32| {
+            if it < KV_EVENTS.partitions {
+                Ok(it)
+            } else {
+                Err(it)
+            }
+        };
+        partitions
+            .into_iter()
+            .map(known)
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+
     /// Whether everything is known.
     pub fn is_nothing(&self) -> bool {
         self.0.is_empty()
