@@ -7,5 +7,6 @@ mod replay;
 mod trace;
 
 pub use agentx::{AgentX, Conversation, Turn, working_set};
+pub use random::Random;
 pub use replay::{FleetConfig, Progress, Report, replay};
 pub use trace::{Trace, TraceError, TraceRequest};

@@ -4,14 +4,16 @@ use std::f64::consts::TAU;
 
 /// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    pub(crate) const fn new(seed: u64) -> Self {
+    /// The draws of `seed`.
+    pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    pub(crate) fn next_u64(&mut self) -> u64 {
+    /// Any 64 bits, each as likely as the others.
+    pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -20,17 +22,17 @@ impl Random {
     }
 
     /// At least 0 and below 1.
-    pub(crate) fn unit(&mut self) -> f64 {
+    pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
     /// True with this probability.
-    pub(crate) fn chance(&mut self, probability: f64) -> bool {
+    pub fn chance(&mut self, probability: f64) -> bool {
         self.unit() < probability
     }
 
     /// Log-normal by its median and the ratio of its 90th percentile to that.
-    pub(crate) fn log_normal(&mut self, median: f64, p90_over_median: f64) -> f64 {
+    pub fn log_normal(&mut self, median: f64, p90_over_median: f64) -> f64 {
         /// The 90th percentile of the standard normal distribution.
         const Z90: f64 = 1.281_551_565_544_6;
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();

@@ -1,0 +1,101 @@
+//! The command line: one subcommand for each scenario.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::agent_script;
+use crate::report::Report;
+use crate::world::Interrupted;
+
+/// What was to hold did not, or could not be measured.
+const FAILED: u8 = 1;
+/// The command was used wrongly.
+const WRONG_USE: u8 = 2;
+/// What shells say of a command that SIGINT ended.
+const INTERRUPTED: u8 = 130;
+
+/// Runs one promise of the whole system against real services and fake engines, and prints its figures.
+#[derive(Parser)]
+#[command(
+    name = "scenarios",
+    disable_help_subcommand = true,
+    after_help = "Exit codes: 0 what was to hold held, 1 it did not or could not be measured, 2 wrong use."
+)]
+struct Cli {
+    #[command(subcommand)]
+    scenario: Scenario,
+    /// The bus between the services.
+    #[arg(long, value_enum, default_value_t = Bus::Local, global = true)]
+    bus: Bus,
+    /// One JSON object a line, the summary last.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+/// A bus that scenarios can run over.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Bus {
+    /// Embedded, durable, in a temporary folder.
+    Local,
+}
+
+/// A scenario is a module with its options and `run`.
+#[derive(Subcommand)]
+enum Scenario {
+    AgentScript(agent_script::Options),
+}
+
+impl Scenario {
+    async fn run(self) -> anyhow::Result<Report> {
+        match self {
+            Self::AgentScript(options) => agent_script::run(options).await,
+        }
+    }
+}
+
+/// Runs the command.
+pub(crate) fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Printing help fails only when nobody reads it.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(WRONG_USE));
+        }
+    };
+    match cli.run() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(FAILED),
+        Err(error) => {
+            // With standard error gone there is nobody left to tell.
+            let _ = writeln!(std::io::stderr(), "scenarios: {error:#}");
+            ExitCode::from(match error.is::<Interrupted>() {
+                true => INTERRUPTED,
+                false => FAILED,
+            })
+        }
+    }
+}
+
+impl Cli {
+    /// Whether what was to hold held.
+    fn run(self) -> anyhow::Result<bool> {
+        service_kit::init_logging("error")?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .context("start the runtime")?;
+        let Bus::Local = self.bus;
+        let report = runtime.block_on(self.scenario.run())?;
+        let out = std::io::stdout().lock();
+        match self.json {
+            true => report.write_json(out),
+            false => report.write_table(out),
+        }
+        .context("write the report")?;
+        Ok(report.ok())
+    }
+}

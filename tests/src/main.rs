@@ -1,0 +1,13 @@
+//! Scenarios: promises of the whole system, measured against real services and fake engines over real sockets.
+
+mod agent_script;
+mod cli;
+mod client;
+mod report;
+mod world;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}

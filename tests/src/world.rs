@@ -1,0 +1,195 @@
+//! The world of a scenario: fake engines over real sockets, and the services before them, in this process.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use domain::WorkerId;
+use engine_sim::EngineSim;
+use rankway::suite::{Suite, SuiteConfig};
+use serde::Deserialize;
+use service_kit::{Ended, Process};
+use worker_adapter::{EngineUrl, WorkerConfig};
+
+use crate::client::Http;
+
+/// The model's name at the engines.
+pub(crate) const MODEL: &str = "scenario-model";
+/// How long the services may take to find the engines and be ready: a busy machine's start.
+const READY_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Somebody ended the scenario early.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted")]
+pub(crate) struct Interrupted;
+
+/// What a world consists of.
+pub(crate) struct Plan {
+    /// How many engines, named `w1`, `w2`, ...
+    pub(crate) workers: u32,
+    /// Each of them: where it listens, its model's name and its seed are filled in.
+    pub(crate) engine: engine_sim::Config,
+    /// How many router replicas, each with a listener and a mind of its own.
+    pub(crate) routers: usize,
+    /// Each of them: where it listens is filled in.
+    pub(crate) router: router_api::Config,
+    /// What the replicas know of each other.
+    pub(crate) tables: Tables,
+    /// What the engines' answers, and whatever the scenario draws, are derived from.
+    pub(crate) seed: u64,
+}
+
+/// What router replicas have together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tables {
+    /// One bus, one index, one affinity store.
+    Shared,
+    /// Nothing: each replica has a bus and bindings of its own, and no index, as the engines announce nothing.
+    Private,
+}
+
+/// A running world.
+pub(crate) struct World {
+    engines: Vec<SocketAddr>,
+    suites: Vec<Suite>,
+    http: Http,
+}
+
+/// A request as the engine that served it says, once it has been served to its end.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub(crate) struct Served {
+    /// Its `x-request-id`.
+    pub(crate) request_id: Option<String>,
+    /// The rank that ran it.
+    pub(crate) dp_rank: u32,
+    /// The rank that was asked for on the wire.
+    pub(crate) asked_dp_rank: Option<u32>,
+    pub(crate) prompt_tokens: u64,
+    /// Of those, tokens taken from the rank's cache.
+    pub(crate) cached_tokens: u64,
+}
+
+#[derive(Deserialize)]
+struct ServedAnswer {
+    requests: Vec<Served>,
+}
+
+impl Plan {
+    /// Starts everything, waits until it is ready, lets `scenario` run in it, and ends everything. A signal ends
+    /// the scenario with [`Interrupted`].
+    pub(crate) async fn run<T>(
+        self,
+        scenario: impl AsyncFnOnce(&World) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let folder = tempfile::tempdir().context("make a temporary data folder")?;
+        let process = Process::default();
+        let engines = self.start_engines(&process).await?;
+        let mut suites = Vec::new();
+        for (number, routers) in self.suites().into_iter().enumerate() {
+            let config = SuiteConfig {
+                data_dir: folder.path().join(format!("suite-{number}")),
+                adapter: worker_adapter::Config {
+                    workers: workers(&engines)?,
+                },
+                affinity_secret: None,
+                routers,
+            };
+            suites.push(Suite::start(config, &process).await?);
+        }
+        let world = World {
+            engines,
+            suites,
+            http: Http::default(),
+        };
+        let measured = process
+            .run_until(async {
+                for suite in &world.suites {
+                    suite.ready(READY_PATIENCE).await?;
+                }
+                scenario(&world).await
+            })
+            .await;
+        for suite in world.suites {
+            suite.close().await;
+        }
+        match measured? {
+            Ended::Done(measured) => Ok(measured),
+            Ended::Signal => Err(Interrupted.into()),
+        }
+    }
+
+    async fn start_engines(&self, process: &Process) -> anyhow::Result<Vec<SocketAddr>> {
+        let port = (self.tables == Tables::Shared).then_some(0);
+        let mut addresses = Vec::new();
+        for number in 0..self.workers {
+            let engine = EngineSim::bind(engine_sim::Config {
+                listen: ([127, 0, 0, 1], 0).into(),
+                model: MODEL.to_owned(),
+                kv_events_port: port,
+                replay_port: port,
+                seed: self.seed ^ u64::from(number),
+                ..self.engine.clone()
+            })
+            .await?;
+            addresses.push(engine.http_addr());
+            process.spawn("fake engine", engine.run(process.shutdown()));
+        }
+        Ok(addresses)
+    }
+
+    /// The routers of each suite of services.
+    fn suites(&self) -> Vec<Vec<router_api::Config>> {
+        let router = router_api::Config {
+            listen: ([127, 0, 0, 1], 0).into(),
+            ..self.router.clone()
+        };
+        match self.tables {
+            Tables::Shared => vec![vec![router; self.routers]],
+            Tables::Private => vec![vec![router]; self.routers],
+        }
+    }
+}
+
+fn workers(engines: &[SocketAddr]) -> anyhow::Result<Vec<WorkerConfig>> {
+    let worker = |(number, address): (usize, &SocketAddr)| {
+        let url: EngineUrl = format!("http://{address}").parse()?;
+        Ok(WorkerConfig {
+            id: Some(WorkerId::new(&format!("w{}", number + 1))?),
+            ..WorkerConfig::at(url)
+        })
+    };
+    engines.iter().enumerate().map(worker).collect()
+}
+
+impl World {
+    /// Where the router replicas listen.
+    pub(crate) fn routers(&self) -> Vec<SocketAddr> {
+        self.handles().map(|it| it.address()).collect()
+    }
+
+    /// The router replicas.
+    pub(crate) fn handles(&self) -> impl Iterator<Item = &router_api::Handle> {
+        self.suites.iter().flat_map(|it| &it.routers)
+    }
+
+    /// Where the engines listen, by their number.
+    pub(crate) fn engines(&self) -> &[SocketAddr] {
+        &self.engines
+    }
+
+    /// The services of all replicas that know of each other.
+    pub(crate) fn suites(&self) -> &[Suite] {
+        &self.suites
+    }
+
+    /// The last 65,536 requests that each engine has served to their end, by the engine's number.
+    pub(crate) async fn served(&self) -> anyhow::Result<Vec<Vec<Served>>> {
+        let mut served = Vec::new();
+        for engine in &self.engines {
+            let url = format!("http://{engine}/debug/requests");
+            let answer: ServedAnswer = self.http.get(&url).await?;
+            served.push(answer.requests);
+        }
+        Ok(served)
+    }
+}
