@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 
+use crate::ring::closed;
 use crate::{
     Bus, BusError, Changes, Delivered, Entry, Expect, Generation, Glance, Key, Layout, LiveTable,
     LogKind, Offset, Partition, Record, Records, Revision, Ring, Start, Table, Tail,
@@ -44,11 +45,6 @@ struct Log {
     ring: Arc<Ring>,
 }
 
-/// Why a read ends.
-#[derive(Debug, thiserror::Error)]
-#[error("the log is closed")]
-struct Closed;
-
 #[async_trait]
 impl Bus for MemoryBus {
     async fn append(&self, at: &Partition, batch: Vec<Record>) -> Result<Offset, BusError> {
@@ -77,7 +73,12 @@ impl Bus for MemoryBus {
         let kind = self.kind(at)?;
         let ring = log(&mut self.logs(), at, kind).ring.clone();
         match kind {
-            LogKind::Ephemeral => Ok(newest(ring, self.shared.clone())),
+            LogKind::Ephemeral => {
+                let shared = self.shared.clone();
+                Ok(ring.newest(move |missed| {
+                    shared.lost.fetch_add(missed, Ordering::Relaxed);
+                }))
+            }
             LogKind::Durable { .. } => every(ring, start),
         }
     }
@@ -232,43 +233,10 @@ fn every(ring: Arc<Ring>, start: Start) -> Result<Records, BusError> {
         .boxed())
 }
 
-/// What is appended from here on, but for what a slow reader misses.
-fn newest(ring: Arc<Ring>, shared: Arc<Shared>) -> Records {
-    let changed = ring.changes();
-    let position = ring.end();
-    let reader = Some((ring, changed, position, shared));
-    let batches = stream::unfold(reader, |reader| async move {
-        let (ring, mut changed, position, shared) = reader?;
-        loop {
-            changed.borrow_and_update();
-            let (found, glance) = ring.at(position);
-            match glance {
-                Glance::Records(records) => {
-                    shared.lost.fetch_add(found - position, Ordering::Relaxed);
-                    let position = found + records.len() as u64;
-                    let records = records.into_iter().map(Ok).collect();
-                    return Some((records, Some((ring, changed, position, shared))));
-                }
-                Glance::Closed => return Some((vec![Err(closed())], None)),
-                // The ring owns the sender, so waiting cannot fail while it is here.
-                Glance::Older | Glance::End => changed.changed().await.ok()?,
-            }
-        }
-    });
-    batches
-        .map(|batch: Vec<_>| stream::iter(batch))
-        .flatten()
-        .boxed()
-}
-
 fn trimmed(ring: &Ring) -> BusError {
     BusError::Trimmed {
         oldest: ring.oldest(),
     }
-}
-
-fn closed() -> BusError {
-    BusError::Unavailable(Box::new(Closed))
 }
 
 fn log<'a>(logs: &'a mut HashMap<Partition, Log>, at: &Partition, kind: LogKind) -> &'a mut Log {

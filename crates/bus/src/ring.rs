@@ -4,11 +4,12 @@
 //! it elsewhere.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures::{StreamExt, stream};
 use tokio::sync::watch;
 
-use crate::{Delivered, Offset};
+use crate::{BusError, Delivered, Offset, Records};
 
 /// How many records a reader takes at once: enough to make the lock cheap, few enough to share it.
 const GLANCE_RECORDS: usize = 256;
@@ -45,6 +46,11 @@ pub enum Glance {
     /// Nothing, and nothing will come.
     Closed,
 }
+
+/// Why a read ends.
+#[derive(Debug, thiserror::Error)]
+#[error("the log is closed")]
+struct Closed;
 
 impl Ring {
     /// An empty ring that holds up to `max_bytes` of records after `floor`.
@@ -136,6 +142,36 @@ impl Ring {
         self.changed.subscribe()
     }
 
+    /// Yields what is pushed from here on, each record with the growing offset that it was pushed with. A reader that
+    /// falls out of the ring goes on at the oldest held, and `missed` is told how many it has lost.
+    pub fn newest(self: Arc<Self>, missed: impl Fn(u64) + Send + 'static) -> Records {
+        let changed = self.changes();
+        let position = self.end();
+        let reader = Some((self, changed, position, missed));
+        let batches = stream::unfold(reader, |reader| async move {
+            let (ring, mut changed, position, missed) = reader?;
+            loop {
+                changed.borrow_and_update();
+                let (found, glance) = ring.at(position);
+                match glance {
+                    Glance::Records(records) => {
+                        missed(found - position);
+                        let position = found + records.len() as u64;
+                        let records = records.into_iter().map(Ok).collect();
+                        return Some((records, Some((ring, changed, position, missed))));
+                    }
+                    Glance::Closed => return Some((vec![Err(closed())], None)),
+                    // The ring owns the sender, so waiting cannot fail while it is here.
+                    Glance::Older | Glance::End => changed.changed().await.ok()?,
+                }
+            }
+        });
+        batches
+            .map(|batch: Vec<_>| stream::iter(batch))
+            .flatten()
+            .boxed()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Held> {
         // No critical section here can panic half-way through a change.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
@@ -175,4 +211,9 @@ impl Held {
 /// A record's bytes, and about what it costs to hold it.
 fn weight(record: &Delivered) -> usize {
     record.record.0.len() + size_of::<Delivered>()
+}
+
+/// How a read of a ring that takes no more records ends.
+pub(crate) fn closed() -> BusError {
+    BusError::Unavailable(Box::new(Closed))
 }
