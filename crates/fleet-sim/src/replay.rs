@@ -5,7 +5,7 @@ mod fleet;
 mod measure;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 use std::time::Duration;
 
 use accounting::Totals;
@@ -229,6 +229,7 @@ impl<'a> Replay<'a> {
             stored: overlap.stored,
             groups: overlap.groups,
             not_ready: Vec::new(),
+            unknown: BTreeSet::new(),
             index_age: Duration::ZERO,
         }
     }

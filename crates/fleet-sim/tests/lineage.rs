@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 use std::time::Duration;
 
 use affinity::{Binding, ConversationKey, Event, Kin, Lineage, Owner, Standing, Terms, TurnEnd};
@@ -200,6 +200,7 @@ impl World {
             ceiling: best,
             stored: best,
             not_ready: Vec::new(),
+            unknown: BTreeSet::new(),
             index_age: Duration::ZERO,
         };
         let id = DecisionId::new(u128::from(self.turns));

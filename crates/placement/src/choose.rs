@@ -65,7 +65,7 @@ pub enum Reason {
         /// How many were as good as equal.
         among: u32,
     },
-    /// Several were as good as equal and the index is silent: the conversation's own order decided.
+    /// Several were as good as equal and the index says nothing of some: the conversation's own order decided.
     Rendezvous {
         /// How many were as good as equal.
         among: u32,
@@ -196,7 +196,8 @@ fn least_cost(
     if let Some(hinted) = request.hint.as_ref().and_then(|it| it.among(&near)) {
         return (hinted.target.clone(), Reason::Hinted { among });
     }
-    if let (false, Some(key)) = (snapshot.index_known, request.conversation) {
+    let all_known = near.iter().all(|it| it.index_known);
+    if let (false, Some(key)) = (all_known, request.conversation) {
         let highest = near
             .iter()
             .max_by_key(|it| rendezvous(key, &it.target))

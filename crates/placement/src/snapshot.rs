@@ -29,8 +29,6 @@ pub struct Snapshot {
     pub candidates: Vec<Candidate>,
     /// How many requests were placed in turn before.
     pub turn: u64,
-    /// Whether the index answered. If not, every overlap is unknown rather than zero.
-    pub index_known: bool,
     /// How likely a block in a full cache is to be wanted again, 0 to 1: the price of evicting it.
     pub reuse: f64,
 }
@@ -50,6 +48,8 @@ pub struct Candidate {
     pub held: Held,
     /// What of it no event shows: presumed from what was sent there.
     pub presumed: Tokens,
+    /// Whether the index has said what it holds. If not, that is unknown rather than nothing.
+    pub index_known: bool,
     /// Whether events show what it holds. If not, it may hold more than is known.
     pub has_events: bool,
     /// The leading part of the request that is being computed there.

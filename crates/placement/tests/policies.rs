@@ -19,6 +19,7 @@ fn idle(target: &str) -> Candidate {
         block_size: BlockSize::new(16).unwrap(),
         held: Held::default(),
         presumed: Tokens::ZERO,
+        index_known: true,
         has_events: true,
         in_flight: Tokens::ZERO,
         pending: Tokens::ZERO,
@@ -45,9 +46,16 @@ fn snapshot(candidates: Vec<Candidate>) -> Snapshot {
     Snapshot {
         candidates,
         turn: 0,
-        index_known: true,
         reuse: 0.5,
     }
+}
+
+/// The same, of which the index says nothing.
+fn unknown(mut candidates: Vec<Candidate>) -> Vec<Candidate> {
+    for candidate in &mut candidates {
+        candidate.index_known = false;
+    }
+    candidates
 }
 
 /// Four ranks on workers of their own.
@@ -295,8 +303,7 @@ fn in_a_near_tie_a_private_prefix_counts_and_one_held_everywhere_does_not() {
 
 #[test]
 fn with_a_silent_index_equals_are_ordered_by_the_conversation() {
-    let mut snapshot = snapshot(four());
-    snapshot.index_known = false;
+    let mut snapshot = snapshot(unknown(four()));
     let place = |snapshot: &Snapshot, conversation, seed| {
         let request = Request {
             conversation: Some(conversation),
@@ -318,6 +325,32 @@ fn with_a_silent_index_equals_are_ordered_by_the_conversation() {
         .zip(&before)
         .filter(|(after, before)| after != *before);
     assert_eq!(moved.count(), lost, "only those of the lost one move");
+}
+
+#[test]
+fn where_the_index_says_nothing_of_one_of_several_equals_routers_agree_too() {
+    let mut candidates = four();
+    candidates[1].index_known = false;
+    let place = |candidates: &[Candidate], conversation, seed| {
+        let request = Request {
+            conversation: Some(conversation),
+            ..REQUEST
+        };
+        choose(&request, &snapshot(candidates.to_vec()), Policy::Kv, seed).unwrap()
+    };
+    for conversation in 0..50 {
+        let choice = place(&candidates, conversation, 1);
+        assert_eq!(choice.reason, Reason::Rendezvous { among: 4 });
+        assert_eq!(choice.place, place(&candidates, conversation, 2).place);
+    }
+    candidates[0].held = held(9_000);
+    let choice = place(&candidates, 1, 1);
+    assert_eq!(
+        choice.reason,
+        Reason::LeastCost,
+        "what is known to be held counts"
+    );
+    assert_eq!(chosen(&choice), "w1#1/0");
 }
 
 #[test]
@@ -375,8 +408,7 @@ fn no_candidates_is_an_error_for_every_policy() {
 fn a_target_keeps_its_place_in_rendezvous_across_restarts() {
     let place = |epoch: u32| {
         let targets = (1..=4).map(|it| idle(&format!("w{it}#{epoch}/0")));
-        let mut snapshot = snapshot(targets.collect());
-        snapshot.index_known = false;
+        let snapshot = snapshot(unknown(targets.collect()));
         let request = Request {
             conversation: Some(99),
             ..REQUEST

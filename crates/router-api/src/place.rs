@@ -264,6 +264,7 @@ pub(crate) fn degraded_name(missing: Degraded, tokens_known: bool) -> &'static s
     match missing {
         Degraded::NoIndex if !tokens_known => "no_tokens",
         Degraded::NoIndex => "no_index",
+        Degraded::PartialIndex => "partial_index",
         Degraded::NoAffinity => "no_affinity",
         Degraded::BindingUnusable => "binding_unusable",
         Degraded::NoEvents => "no_events",

@@ -1,12 +1,15 @@
 //! One router replica: what all of its requests share.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode};
-use contracts::rpc::{Affinity, Bound, CallError, Dispatch, Index, OverlapRequest, PrefixHashes};
-use domain::{InstanceId, ModelName, Target};
+use contracts::rpc::{
+    Affinity, Bound, CallError, Dispatch, Index, OverlapRequest, PrefixHashes, Unknown,
+};
+use domain::{DpRank, InstanceId, ModelName, Target, WorkerId};
 use futures::future::join_all;
 use routing::OverlapView;
 use service_kit::{Clock, Context};
@@ -106,11 +109,30 @@ impl Replica {
                 ceiling: answer.ceiling,
                 stored: answer.stored,
                 not_ready: answer.not_ready,
+                unknown: self.unknown_ranks(&intake.model, &answer.unknown),
                 index_age: answer.index_age,
             })
         });
         let answers = timeout(ASK_TIMEOUT, join_all(asked)).await.ok()?;
         answers.into_iter().collect::<Result<_, _>>().ok()
+    }
+
+    /// The ranks of `model` of which an answer of the index says nothing.
+    fn unknown_ranks(&self, model: &ModelName, unknown: &Unknown) -> BTreeSet<(WorkerId, DpRank)> {
+        if unknown.is_nothing() {
+            return BTreeSet::new();
+        }
+        let router = self.mind.lock();
+        let workers = router.workers().filter(|it| it.model == *model);
+        let targets = workers.flat_map(|worker| {
+            worker.ranks().map(|dp_rank| Target {
+                worker: worker.id.clone(),
+                epoch: worker.epoch,
+                dp_rank,
+            })
+        });
+        let unknown = targets.filter(|it| unknown.contains(it));
+        unknown.map(|it| (it.worker, it.dp_rank)).collect()
     }
 
     /// Asks for the binding of the request's conversation.

@@ -87,7 +87,7 @@ fn liveness(snapshot: &Snapshot, target: &Target) -> Liveness {
 
 /// What the index says of the bound target; none where it is silent or knows that it does not know all.
 fn overlap(snapshot: &Snapshot, bound: &Candidate, isl: Tokens) -> Option<affinity::Overlap> {
-    if !snapshot.index_known || !bound.has_events || bound.state != TargetState::Ready {
+    if !bound.index_known || !bound.has_events || bound.state != TargetState::Ready {
         return None;
     }
     let block_size = bound.block_size;

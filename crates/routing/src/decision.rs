@@ -83,6 +83,8 @@ pub enum BindingAction {
 pub enum Degraded {
     /// The index did not answer.
     NoIndex,
+    /// A part of the index did not answer: of some of the model's targets it is not known what they hold.
+    PartialIndex,
     /// The store of bindings did not answer: nothing is written. Set by the caller that found it so.
     NoAffinity,
     /// The conversation is bound to a target that this router cannot use.
@@ -100,12 +102,13 @@ impl Degraded {
     pub const fn is_of_the_place(self) -> bool {
         match self {
             Self::NoEvents | Self::RankNotControlled | Self::RankUntrusted => true,
-            Self::NoIndex | Self::NoAffinity | Self::BindingUnusable => false,
+            Self::NoIndex | Self::PartialIndex | Self::NoAffinity | Self::BindingUnusable => false,
         }
     }
 }
 
-/// Levels of the waterfall, in tokens of full blocks.
+/// Levels of the waterfall, in tokens of full blocks. Where a part of the index was silent, what its targets hold
+/// is not among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overlap {
     /// Carried by an earlier request or announced.
@@ -116,6 +119,18 @@ pub struct Overlap {
     pub best: Tokens,
     /// Held by a target that could be chosen.
     pub ready: Tokens,
+}
+
+impl Overlap {
+    /// The levels that blame nobody for what is not known: anything between what was carried and what an eligible
+    /// target is known to hold may have been held by one of which the index said nothing.
+    pub(crate) const fn of_a_partial_index(self) -> Self {
+        Self {
+            stored: self.ready,
+            best: self.ready,
+            ..self
+        }
+    }
 }
 
 impl Decision {

@@ -6,7 +6,7 @@ use accounting::{Carrier, Chosen, Observation, Waterfall};
 use domain::{BlockSize, DpRank, Endpoint, SequenceHash, Target, TargetState, Tokens, Usage};
 use placement::Place;
 
-use crate::{Decision, Overlap};
+use crate::{Decision, Degraded, Overlap};
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +76,8 @@ pub(crate) struct Open {
     pub(crate) block_size: BlockSize,
     pub(crate) uncached: Option<Tokens>,
     pub(crate) overlap: Option<Overlap>,
+    /// Whether the index said nothing of some targets.
+    pub(crate) partial_index: bool,
     /// Every rank of the worker.
     pub(crate) ranks: Vec<RankThen>,
     /// The prompt's blocks, where what its worker holds is presumed.
@@ -92,6 +94,8 @@ pub(crate) struct RankThen {
     /// What it held of the prompt, and what of it was presumed.
     pub(crate) held: Tokens,
     pub(crate) presumed: Tokens,
+    /// Whether the index said what it held.
+    pub(crate) index_known: bool,
     /// Whether its claims were known to be incomplete.
     pub(crate) partial: bool,
 }
@@ -116,12 +120,14 @@ impl Open {
                 .block_size,
             uncached: decision.uncached,
             overlap: decision.overlap,
+            partial_index: decision.degraded.contains(&Degraded::PartialIndex),
             ranks: ranks
                 .iter()
                 .map(|it| RankThen {
                     target: it.target.clone(),
                     held: it.held.disk,
                     presumed: it.presumed,
+                    index_known: it.index_known,
                     partial: it.state == TargetState::Partial,
                 })
                 .collect(),
@@ -155,15 +161,21 @@ impl Open {
     }
 
     /// Its row of the waterfall. Without an index nothing is known of the levels: what was realised is then
-    /// all that is known to have been cacheable.
+    /// all that is known to have been cacheable. Where a part of the index was silent, what was carried and is
+    /// not known to be held counts as unannounced: it is the index that lacks it, not memory or the router.
     pub(crate) fn waterfall(&self, outcome: &Outcome) -> Waterfall {
         let served_by = self.served_by(outcome.observed_rank);
-        let held = |target: Target| self.rank(&target).map_or(Tokens::ZERO, |it| it.held);
         let chosen = match (served_by, self.overlap) {
-            (Some(target), Some(_)) => Chosen::Held(held(target)),
+            (Some(target), Some(_)) => match self.rank(&target) {
+                Some(rank) if !rank.index_known => Chosen::RankUnknown,
+                rank => Chosen::Held(rank.map_or(Tokens::ZERO, |it| it.held)),
+            },
             _ => Chosen::RankUnknown,
         };
-        let overlap = self.overlap.unwrap_or_default();
+        let mut overlap = self.overlap.unwrap_or_default();
+        if self.partial_index {
+            overlap = overlap.of_a_partial_index();
+        }
         Waterfall::new(Observation {
             isl: self.isl(outcome),
             block_size: self.block_size,

@@ -1,6 +1,6 @@
 //! What a decision is asked for, and what is known of the request.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use affinity::ConversationKey;
@@ -56,6 +56,8 @@ pub struct OverlapView {
     pub stored: u32,
     /// Targets whose claims are not [`TargetState::Ready`].
     pub not_ready: Vec<(Target, TargetState)>,
+    /// Ranks of which the answer says nothing, whatever they hold: a part of the index was silent.
+    pub unknown: BTreeSet<(WorkerId, DpRank)>,
     /// How far the index is behind the log.
     pub index_age: Duration,
 }

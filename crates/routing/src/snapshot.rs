@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use affinity::Binding;
 use domain::{Depths, SequenceHash, Target, TargetState, Timestamp, Tokens};
 use placement::{Barred, Candidate, Held, Reservations};
 
@@ -17,8 +18,18 @@ pub(crate) struct Sources<'a> {
     /// The mean of uncached tokens a request has.
     pub(crate) mean_miss: f64,
     pub(crate) request: &'a Request,
-    pub(crate) views: &'a [OverlapView],
+    /// None where the index did not answer.
+    pub(crate) index: Option<&'a [OverlapView]>,
+    pub(crate) binding: Option<&'a Binding>,
     pub(crate) now: Timestamp,
+}
+
+/// What the index says of one target.
+#[derive(Clone, Copy, Debug)]
+struct Said {
+    held: Depths,
+    /// None where its claims are complete.
+    state: Option<TargetState>,
 }
 
 impl Sources<'_> {
@@ -26,6 +37,12 @@ impl Sources<'_> {
     pub(crate) fn candidates(&self) -> Vec<Candidate> {
         let depths = self.depths();
         let states = self.states();
+        let says = |target: &Target| {
+            self.knows(target).then(|| Said {
+                held: depths.get(target).copied().unwrap_or_default(),
+                state: states.get(target).copied(),
+            })
+        };
         let mut candidates = Vec::new();
         for member in self.fleet.members(&self.request.model, self.now) {
             let in_flight = self.reservations.in_flight(self.hashes(member));
@@ -37,44 +54,25 @@ impl Sources<'_> {
                     dp_rank,
                 };
                 let in_flight = in_flight.get(&target).copied().unwrap_or(0);
-                let held = depths.get(&target).copied().unwrap_or_default();
-                let reported = states.get(&target).copied();
-                candidates.push(self.candidate(member, target, reported, held, in_flight));
+                let said = says(&target);
+                candidates.push(self.candidate(member, target, said, in_flight));
             }
         }
         candidates
-    }
-
-    /// The levels of the waterfall, if the index has answered.
-    pub(crate) fn overlap(&self, candidates: &[Candidate]) -> Overlap {
-        let (mut ceiling, mut stored) = (Tokens::ZERO, Tokens::ZERO);
-        for view in self.views {
-            ceiling = ceiling.max(view.block_size.tokens(view.ceiling));
-            stored = stored.max(view.block_size.tokens(view.stored));
-        }
-        let held = |it: &Candidate| it.held.disk;
-        let ready = candidates.iter().filter(|it| it.takes_new());
-        Overlap {
-            ceiling,
-            stored,
-            best: candidates.iter().map(held).max().unwrap_or_default(),
-            ready: ready.map(held).max().unwrap_or_default(),
-        }
     }
 
     fn candidate(
         &self,
         member: &Member,
         target: Target,
-        reported: Option<TargetState>,
-        held: Depths,
+        said: Option<Said>,
         in_flight: u32,
     ) -> Candidate {
         let block_size = member.block_size();
         let cacheable = block_size.cacheable_blocks(self.request.isl);
         let tokens = |blocks: u32| block_size.tokens(blocks.min(cacheable));
         let registered = self.fleet.state(&member.worker, target.dp_rank);
-        let state = combined(registered, reported);
+        let state = combined(registered, said.and_then(|it| it.state));
         // Complete claims need no presumption.
         let presumed = match state == TargetState::Partial || !member.has_events() {
             true => {
@@ -83,6 +81,14 @@ impl Sources<'_> {
             }
             false => 0,
         };
+        let presumed = match (said, self.binding) {
+            // What the last turn left there.
+            (None, Some(bound)) if bound.target == target => {
+                tokens(presumed).max(bound.held.min(block_size.tokens(cacheable)))
+            }
+            _ => tokens(presumed),
+        };
+        let held = said.map_or(Depths::default(), |it| it.held);
         let memory = self.fleet.memory(&target);
         // Where there is room for one prompt only, this one takes the place of the last.
         let (resident, capacity) = match Room::of(&member.worker).is_for_one() {
@@ -99,11 +105,12 @@ impl Sources<'_> {
             barred: self.barred(&target),
             block_size,
             held: Held {
-                gpu: tokens(held.gpu.max(presumed)),
-                host: tokens(held.host.max(presumed)),
-                disk: tokens(held.disk.max(presumed)),
+                gpu: tokens(held.gpu).max(presumed),
+                host: tokens(held.host).max(presumed),
+                disk: tokens(held.disk).max(presumed),
             },
-            presumed: tokens(presumed),
+            presumed,
+            index_known: said.is_some(),
             has_events: member.has_events(),
             in_flight: tokens(in_flight),
             pending: self.reservations.pending(&target, self.now),
@@ -137,15 +144,49 @@ impl Sources<'_> {
             .map_or(&[], |it| &it.1)
     }
 
+    /// Whether the index has said what a target holds.
+    fn knows(&self, target: &Target) -> bool {
+        let is_unknown = |it: &OverlapView| {
+            !it.unknown.is_empty()
+                && it
+                    .unknown
+                    .contains(&(target.worker.clone(), target.dp_rank))
+        };
+        self.index
+            .is_some_and(|views| !views.iter().any(is_unknown))
+    }
+
+    fn views(&self) -> impl Iterator<Item = &OverlapView> {
+        self.index.into_iter().flatten()
+    }
+
     fn depths(&self) -> HashMap<&Target, Depths> {
-        let groups = self.views.iter().flat_map(|it| &it.groups);
+        let groups = self.views().flat_map(|it| &it.groups);
         groups
             .flat_map(|group| group.targets.iter().map(|target| (target, group.depths)))
             .collect()
     }
 
     fn states(&self) -> HashMap<&Target, TargetState> {
-        let states = self.views.iter().flat_map(|it| &it.not_ready);
+        let states = self.views().flat_map(|it| &it.not_ready);
         states.map(|(target, state)| (target, *state)).collect()
+    }
+}
+
+/// The levels of the waterfall, as far as the index knows them.
+pub(crate) fn overlap(views: &[OverlapView], candidates: &[Candidate]) -> Overlap {
+    let (mut ceiling, mut stored) = (Tokens::ZERO, Tokens::ZERO);
+    for view in views {
+        ceiling = ceiling.max(view.block_size.tokens(view.ceiling));
+        stored = stored.max(view.block_size.tokens(view.stored));
+    }
+    let held = |it: &Candidate| it.held.disk;
+    let known = || candidates.iter().filter(|it| it.index_known);
+    let ready = known().filter(|it| it.takes_new());
+    Overlap {
+        ceiling,
+        stored,
+        best: known().map(held).max().unwrap_or_default(),
+        ready: ready.map(held).max().unwrap_or_default(),
     }
 }

@@ -1,5 +1,6 @@
 //! Turns of a conversation, and what keeps them together.
 
+use domain::{DpRank, Target};
 use serde_json::{Value, json};
 
 use crate::client::Answer;
@@ -79,6 +80,28 @@ async fn without_an_index_the_binding_still_holds() {
     let id = answer.header("x-rankway-decision").unwrap();
     let explained = world.admin(&format!("decisions/{id}")).await;
     assert_eq!(explained["degraded"], json!(["no_index"]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_binding_to_a_rank_of_a_missing_shard_holds_though_another_rank_holds_more() {
+    let mut engine = Engine::start().await;
+    let world = World::before(&[&engine]).await;
+    let (_, rank) = turn(&world, &mut engine, &prompt(0..9)).await;
+    until_confirmed(&world, 1).await;
+    let bound = world.affinity.list(10).await.unwrap()[0].binding.clone();
+    let other = DpRank::new(1 - bound.target.dp_rank.get());
+    let other = Target {
+        dp_rank: other,
+        ..bound.target.clone()
+    };
+    world.index.hold(&other.to_string(), 4);
+    world.index.lose(&bound.target);
+    let (answer, same) = turn(&world, &mut engine, &prompt(0..20)).await;
+    assert_eq!(same, rank);
+    let id = answer.header("x-rankway-decision").unwrap();
+    let explained = world.admin(&format!("decisions/{id}")).await;
+    assert_eq!(explained["degraded"], json!(["partial_index"]));
+    assert_eq!(explained["reason"], "bound");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use contracts::rpc::{
-    CallError, DumpStream, Index, LocateRequest, OverlapAnswer, OverlapRequest, TargetDigest,
+    CallError, DumpStream, Index, LocateRequest, OverlapAnswer, OverlapRequest, Shard, TargetDigest,
 };
 use domain::{Depths, DpRank, OverlapGroup, SequenceHash, Target};
 use futures::StreamExt;
@@ -60,6 +60,14 @@ impl FakeIndex {
             stored: blocks,
             ..OverlapAnswer::default()
         });
+    }
+
+    /// From now on nothing is said of `target`, as by an index whose only shard there is does not follow it.
+    pub(crate) fn lose(&self, target: &Target) {
+        let shards = [0, 1].map(|it| Shard::new(it, 2).unwrap());
+        let mut unknown = shards.into_iter().map(Shard::unknown);
+        let mut answer = self.answer.lock().unwrap();
+        answer.as_mut().unwrap().unknown = unknown.find(|it| it.contains(target)).unwrap();
     }
 
     /// From now on every prefix is found so, also by those who wait for it.

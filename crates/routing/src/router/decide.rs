@@ -11,7 +11,7 @@ use placement::{Candidate, Choice, NoCandidate, Place, Reservation, Snapshot, ch
 use super::{MAX_OPEN, Router};
 use crate::binding::{Asked, conversation_hash, plan};
 use crate::open::Open;
-use crate::snapshot::Sources;
+use crate::snapshot::{Sources, overlap};
 use crate::{BindingAction, Decision, Degraded, NoTarget, OverlapView, Pin, Reason, Request};
 
 /// Where a request goes and why, before it is recorded.
@@ -60,15 +60,20 @@ impl Router {
             presumed: &self.presumed,
             mean_miss: self.mean_miss.get(),
             request,
-            views: index.unwrap_or(&[]),
+            index,
+            binding,
             now,
         };
         let candidates = sources.candidates();
-        let overlap = index.map(|_| sources.overlap(&candidates));
+        let overlap = index.map(|views| overlap(views, &candidates));
+        let missing = match index {
+            None => Some(Degraded::NoIndex),
+            Some(_) if candidates.iter().any(|it| !it.index_known) => Some(Degraded::PartialIndex),
+            Some(_) => None,
+        };
         let snapshot = Snapshot {
             candidates: pinned(candidates, request)?,
             turn: self.turns.get(&request.model).copied().unwrap_or(0),
-            index_known: index.is_some(),
             reuse: self.reuse.get(),
         };
         let asked = placement::Request {
@@ -89,16 +94,14 @@ impl Router {
         };
         let verdict = verdict(&turn, request, &choice)?;
         let verdict = self.steered(verdict, request.endpoint);
-        let mut degraded = self.degraded(&verdict, request.endpoint, now);
-        if index.is_none() {
-            degraded.insert(0, Degraded::NoIndex);
-        }
+        let mut degraded = Vec::from_iter(missing);
+        degraded.extend(self.degraded(&verdict, request.endpoint, now));
         Ok(Decision {
             id: request.id,
             at: now,
             model: request.model.clone(),
             endpoint: request.endpoint,
-            uncached: uncached(&snapshot, &verdict.place, request.isl, binding),
+            uncached: uncached(&snapshot, &verdict.place, request.isl),
             place: verdict.place,
             wanted: verdict.wanted,
             reason: verdict.reason,
@@ -144,7 +147,7 @@ impl Router {
         let degraded = self.degraded(&verdict, request.endpoint, now);
         followed.degraded.retain(|it| !it.is_of_the_place());
         followed.degraded.extend(degraded);
-        followed.uncached = uncached(&decision.snapshot, &verdict.place, request.isl, None);
+        followed.uncached = uncached(&decision.snapshot, &verdict.place, request.isl);
         followed.place = verdict.place;
         followed.wanted = verdict.wanted;
         followed.reason = verdict.reason;
@@ -161,6 +164,7 @@ impl Router {
         if let Some(overlap) = decision
             .overlap
             .filter(|_| decision.request.isl > Tokens::ZERO)
+            .filter(|_| !decision.degraded.contains(&Degraded::PartialIndex))
         {
             let share = overlap.best.as_f64() / decision.request.isl.as_f64();
             self.reuse.learn(share.min(1.0));
@@ -333,21 +337,12 @@ fn no_target(request: &Request, snapshot: &Snapshot) -> NoTarget {
     }
 }
 
-/// Tokens to be computed at `place`: without an index a bound target is taken to hold what the last turn
-/// left there.
-fn uncached(
-    snapshot: &Snapshot,
-    place: &Place,
-    isl: Tokens,
-    binding: Option<&Binding>,
-) -> Option<Tokens> {
+/// Tokens to be computed at `place`.
+fn uncached(snapshot: &Snapshot, place: &Place, isl: Tokens) -> Option<Tokens> {
     let target = place.target()?;
     let known = snapshot.candidates.iter().find(|it| it.target == *target);
     let held = known.map_or(Tokens::ZERO, |it| it.held.disk.max(it.in_flight));
-    let left = binding
-        .filter(|it| !snapshot.index_known && it.target == *target)
-        .map_or(Tokens::ZERO, |it| it.held);
-    Some(isl.saturating_sub(held.max(left)))
+    Some(isl.saturating_sub(held))
 }
 
 impl Pin {

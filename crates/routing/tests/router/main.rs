@@ -11,4 +11,5 @@ mod owner;
 mod ranks;
 mod replay;
 mod spread;
+mod unknown;
 mod world;

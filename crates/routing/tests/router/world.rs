@@ -1,6 +1,6 @@
-//! A router, ranks with unbounded caches, and an index that always knows them.
+//! A router, ranks with unbounded caches, and an index that knows them, but for those it is told to be silent of.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
 use affinity::{Binding, BindingState, ConversationKey, Evidence, Owner};
@@ -20,6 +20,8 @@ pub(crate) struct World {
     pub(crate) now: Timestamp,
     pub(crate) held: BTreeMap<Target, HashSet<SequenceHash>>,
     pub(crate) not_ready: Vec<(Target, TargetState)>,
+    /// Of these the index says nothing.
+    pub(crate) unknown: BTreeSet<Target>,
     next: u64,
 }
 
@@ -103,6 +105,7 @@ impl World {
             now: Timestamp::from_secs_f64(1_000.0),
             held: BTreeMap::new(),
             not_ready: Vec::new(),
+            unknown: BTreeSet::new(),
             next: 0,
         }
     }
@@ -138,7 +141,11 @@ impl World {
             let depth = hashes.iter().take_while(|it| held.contains(it)).count();
             u32::try_from(depth).unwrap()
         };
-        let groups = self.held.iter().map(|(target, held)| OverlapGroup {
+        let known = self
+            .held
+            .iter()
+            .filter(|(target, _)| !self.unknown.contains(target));
+        let groups = known.map(|(target, held)| OverlapGroup {
             targets: vec![target.clone()],
             depths: Depths {
                 gpu: depth(held),
@@ -154,6 +161,11 @@ impl World {
             ceiling: deepest,
             stored: deepest,
             not_ready: self.not_ready.clone(),
+            unknown: self
+                .unknown
+                .iter()
+                .map(|it| (it.worker.clone(), it.dp_rank))
+                .collect(),
             index_age: Duration::ZERO,
         }
     }
