@@ -18,8 +18,21 @@ pub struct RankSources {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RankSourceError {
     /// It takes no rank, and is asked for some.
-    #[error("{key} is router, but worker {worker} takes no rank: set it to engine")]
+    #[error("{key} is router, but worker {worker} takes no rank: {advice}", advice = advice(*.owns_bindings))]
     TakesNone {
+        /// The setting.
+        key: String,
+        /// The worker.
+        worker: WorkerId,
+        /// Whether its engine keeps conversations by itself.
+        owns_bindings: bool,
+    },
+    /// Its engine keeps no conversations on ranks: each turn would run wherever its balancer puts it.
+    #[error(
+        "{key} is engine, but the engine of worker {worker} keeps no conversations on ranks, so that a turn would seldom \
+         run where its cache is: leave it out, and Rankway chooses"
+    )]
+    OwnsNone {
         /// The setting.
         key: String,
         /// The worker.
@@ -61,26 +74,40 @@ impl RankSources {
 
     /// Why a worker is left out, if it is.
     pub(crate) fn refusal(&self, worker: &Worker) -> Option<RankSourceError> {
-        let asked = self.set(&worker.model) == Some(Owner::Router);
-        if !asked || worker.dp_size <= 1 || takes_ranks(worker) {
+        if worker.dp_size <= 1 {
             return None;
         }
         let key = match self.by_model.contains_key(&worker.model) {
             true => format!("router.rank_sources.{}", worker.model),
             false => "router.rank_source".to_owned(),
         };
+        let capability = worker.capability;
         let worker_id = worker.id.clone();
-        Some(match worker.capability.first_rank {
-            FirstRank::Unasked => RankSourceError::TakesNone {
+        match (self.set(&worker.model)?, capability.first_rank) {
+            (Owner::Engine, _) => (!capability.owns_bindings).then_some(RankSourceError::OwnsNone {
                 key,
                 worker: worker_id,
-            },
-            first_rank => RankSourceError::KeepsNone {
+            }),
+            (Owner::Router, _) if takes_ranks(worker) => None,
+            (Owner::Router, FirstRank::Unasked) => Some(RankSourceError::TakesNone {
+                key,
+                worker: worker_id,
+                owns_bindings: capability.owns_bindings,
+            }),
+            (Owner::Router, first_rank) => Some(RankSourceError::KeepsNone {
                 key,
                 worker: worker_id,
                 first_rank,
-            },
-        })
+            }),
+        }
+    }
+}
+
+/// What else may be set.
+const fn advice(owns_bindings: bool) -> &'static str {
+    match owns_bindings {
+        true => "set it to engine",
+        false => "leave it out, and only the worker is chosen",
     }
 }
 

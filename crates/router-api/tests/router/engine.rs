@@ -42,14 +42,26 @@ struct Shared {
     tokenizer: Arc<Mutex<Option<Vec<u32>>>>,
 }
 
+const VLLM_MODELS: &str = r#"{"data":[{"id":"m"}]}"#;
+const TENSORRT_LLM_MODELS: &str = r#"{"data":[{"id":"m","owned_by":"tensorrt_llm"}]}"#;
+const WORKER_INFO: &str = r#"{"engine":"tensorrt-llm","version":"1.3.0","dp_size":2,"tokens_per_block":4,
+    "kv_blocks":2000,"kv_events":false,"conversation_affinity":true,"rank_source":"engine","first_rank_recorded":null}"#;
+
 impl Engine {
     pub(crate) async fn start() -> Self {
-        Self::serving(Router::new()).await
+        Self::serving(models(VLLM_MODELS)).await
+    }
+
+    /// A TensorRT-LLM that keeps conversations on ranks which it chooses.
+    pub(crate) async fn tensorrt_llm() -> Self {
+        let info = get(|| async { WORKER_INFO });
+        let own = models(TENSORRT_LLM_MODELS).route("/worker_info", info);
+        Self::serving(own).await
     }
 
     /// A llama.cpp of two slots of 4,096 tokens.
     pub(crate) async fn llama_cpp() -> Self {
-        let own = Router::new()
+        let own = models(VLLM_MODELS)
             .route("/props", get(|| async { PROPS }))
             .route("/slots", get(|| async { SLOTS }))
             .route(
@@ -71,7 +83,6 @@ impl Engine {
         };
         let routes = own
             .route("/health", get(|| async {}))
-            .route("/v1/models", get(|| async { r#"{"data":[{"id":"m"}]}"# }))
             .route("/metrics", get(|| async { metrics() }))
             .route("/tokenize", post(tokenize))
             .route("/v1/{*path}", post(arrive))
@@ -158,6 +169,10 @@ impl Stream {
     pub(crate) async fn abandoned(self) {
         crate::soon(self.0.closed()).await;
     }
+}
+
+fn models(listed: &'static str) -> Router<Shared> {
+    Router::new().route("/v1/models", get(move || async move { listed }))
 }
 
 async fn arrive(State(shared): State<Shared>, request: Request) -> Response {

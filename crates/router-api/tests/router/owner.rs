@@ -50,7 +50,7 @@ async fn bound(world: &World, so: impl Fn(&Bound) -> bool) -> Bound {
 /// BC-08: the router would choose another rank, and the engine reports its own on every turn.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_rank_is_sent_and_the_binding_is_where_the_engine_says() {
-    let mut engine = Engine::start().await;
+    let mut engine = Engine::tensorrt_llm().await;
     let world = World::with(engine_owned(), &[&engine]).await;
     for number in 1..=6 {
         let rank = turn(&world, &mut engine, 4 * number + 1, Some(1)).await;
@@ -75,7 +75,7 @@ async fn no_rank_is_sent_and_the_binding_is_where_the_engine_says() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rank_that_nothing_shows_is_unknown_and_never_a_conflict() {
-    let mut engine = Engine::start().await;
+    let mut engine = Engine::tensorrt_llm().await;
     let world = World::with(engine_owned(), &[&engine]).await;
     for tokens in [9, 13] {
         assert_eq!(turn(&world, &mut engine, tokens, None).await, None);
@@ -103,7 +103,7 @@ async fn a_rank_that_nothing_shows_is_unknown_and_never_a_conflict() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engines_turn_that_fails_leaves_no_binding() {
-    let mut engine = Engine::start().await;
+    let mut engine = Engine::tensorrt_llm().await;
     let world = World::with(engine_owned(), &[&engine]).await;
     let body = json!({"model": "m", "prompt": [1, 2, 3, 4, 5]}).to_string();
     let headers = [("x-rankway-conversation", "c")];

@@ -108,10 +108,12 @@ fn set_to_router_every_turn_names_the_bound_rank() {
 
 #[test]
 fn set_to_engine_no_rank_is_named_whatever_the_worker_takes() {
-    let mut world = world(&[worker("w1", 4)], Some(Owner::Engine));
-    let first = turn(&mut world, None);
-    assert!(is_worker(&first, "w1"));
-    assert_eq!(first.binding, BindingAction::Create);
+    for control in [RankControl::None, RankControl::FirstTurn] {
+        let mut world = world(&[owning("w1", control)], Some(Owner::Engine));
+        let first = turn(&mut world, None);
+        assert!(is_worker(&first, "w1"));
+        assert_eq!(first.binding, BindingAction::Create);
+    }
     let mut only = world_of_one_rank();
     let first = turn(&mut only, None);
     assert_eq!(
@@ -127,7 +129,8 @@ fn world_of_one_rank() -> World {
 
 #[test]
 fn a_model_may_have_its_own_source() {
-    let mut world = world(&[worker("w1", 4)], Some(Owner::Router));
+    let owning = owning("w1", RankControl::FirstTurn);
+    let mut world = world(&[owning], Some(Owner::Router));
     world.router.set_rank_sources(RankSources {
         default: Some(Owner::Router),
         by_model: [(model(), Owner::Engine)].into(),
@@ -143,20 +146,29 @@ fn a_worker_that_cannot_do_what_is_set_is_left_out_and_the_key_is_named() {
     };
     let mut keeps_none = owning("w1", RankControl::None);
     keeps_none.capability.first_rank = FirstRank::ProvedLost;
-    for (refused, why) in [
-        (takes_none, "takes no rank"),
-        (owning("w1", RankControl::None), "takes no rank"),
+    let (router, engine) = (Owner::Router, Owner::Engine);
+    for (source, refused, why) in [
+        (router, takes_none, "takes no rank: leave it out"),
         (
+            router,
+            owning("w1", RankControl::None),
+            "takes no rank: set it to engine",
+        ),
+        (
+            router,
             keeps_none,
             "did not stay on the rank of its first: set it to engine",
         ),
+        (engine, worker("w1", 4), "keeps no conversations on ranks"),
     ] {
-        let mut world = world(&[refused.clone(), worker("w2", 2)], Some(Owner::Router));
+        let other = match source {
+            Owner::Router => worker("w2", 2),
+            Owner::Engine => owning("w2", RankControl::None),
+        };
+        let mut world = world(&[refused.clone(), other], Some(source));
         let error = world.router.refusal(&refused).unwrap().to_string();
-        assert!(
-            error.starts_with("router.rank_source is router, but"),
-            "{error}"
-        );
+        let begin = format!("router.rank_source is {}, but", source.name());
+        assert!(error.starts_with(&begin), "{error}");
         assert!(error.contains(why) && error.contains("w1"), "{error}");
         for _ in 0..10 {
             let decision = turn(&mut world, None);
@@ -170,14 +182,12 @@ fn a_worker_that_cannot_do_what_is_set_is_left_out_and_the_key_is_named() {
         assert!(matches!(alone, Err(NoTarget::NoneReady { .. })));
 
         world.router.set_rank_sources(RankSources {
-            default: Some(Owner::Engine),
-            by_model: [(model(), Owner::Router)].into(),
+            default: None,
+            by_model: [(model(), source)].into(),
         });
         let error = world.router.refusal(&refused).unwrap().to_string();
-        assert!(
-            error.starts_with("router.rank_sources.m is router"),
-            "{error}"
-        );
+        let begin = format!("router.rank_sources.m is {}, but", source.name());
+        assert!(error.starts_with(&begin), "{error}");
         world.router.set_rank_sources(RankSources::default());
         assert_eq!(world.router.refusal(&refused), None);
     }
