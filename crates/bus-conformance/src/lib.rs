@@ -84,6 +84,9 @@ macro_rules! suite {
             partitions_do_not_mix
             batches_of_concurrent_writers_keep_their_order
             all_readers_see_the_same_records
+            equal_records_are_all_kept
+            big_batches_keep_their_order
+            a_slow_reader_of_a_durable_log_misses_none
             big_and_empty_records_come_back_whole
             a_record_over_the_limit_is_refused_and_appends_nothing
             an_empty_batch_appends_nothing
@@ -107,12 +110,14 @@ macro_rules! suite {
             a_conflict_leaves_the_table_as_it_was
             revisions_of_a_key_grow_also_across_its_deletion
             a_value_over_the_limit_is_refused
+            a_key_over_the_limit_is_refused
             an_unknown_table_is_an_error
 
             a_watch_has_no_gap_between_snapshot_and_changes
             the_watch_of_an_empty_table_is_caught_up_at_once
             a_watch_begun_amid_writes_misses_none
             a_slow_watcher_sees_the_latest_of_every_key
+            a_watch_shows_all_of_many_keys
             all_watchers_see_every_change
         );
     };

@@ -118,6 +118,56 @@ pub async fn all_readers_see_the_same_records(bus: &dyn Bus) {
     assert_eq!(take(&mut late, 3).await, seen);
 }
 
+/// A record is kept as often as it is appended, however alike.
+pub async fn equal_records_are_all_kept(bus: &dyn Bus) {
+    append(bus, &LOG, records(&["same", "same"])).await;
+    append(bus, &LOG, records(&["same"])).await;
+
+    let read = read(bus, &LOG, Start::Earliest, 3).await;
+    assert_eq!(bytes_of(&read), ["same", "same", "same"]);
+    assert!(read.windows(2).all(|it| it[0].offset < it[1].offset));
+}
+
+/// A batch of more records, or of more bytes, than a bus takes at once is appended whole and in order.
+pub async fn big_batches_keep_their_order(bus: &dyn Bus) {
+    const MANY: u32 = 3000;
+    let numbered = |size: usize| {
+        move |n: u32| {
+            let mut record = vec![0; size];
+            record[..4].copy_from_slice(&n.to_be_bytes());
+            Record(Bytes::from(record))
+        }
+    };
+    let many: Vec<Record> = (0..MANY).map(numbered(8)).collect();
+    let large: Vec<Record> = (0..40).map(numbered(256 * 1024)).collect();
+    append(bus, &LOG, many.clone()).await;
+    let newest = append(bus, &LOG, large.clone()).await;
+
+    let read = read(bus, &LOG, Start::Earliest, many.len() + large.len()).await;
+    assert_eq!(read.last().map(|it| it.offset), Some(newest));
+    let read = read.into_iter().map(|it| it.record);
+    assert!(read.eq(many.into_iter().chain(large)));
+}
+
+/// A reader that does not look while much is appended finds all of it.
+pub async fn a_slow_reader_of_a_durable_log_misses_none(bus: &dyn Bus) {
+    const ROUNDS: usize = 20;
+    append(bus, &LOG, records(&["first"])).await;
+    let mut slow = open(bus, &LOG, Start::Earliest).await;
+    assert_eq!(bytes_of(&take(&mut slow, 1).await), ["first"]);
+    let batch: Vec<Record> = (0..100_u8)
+        .map(|n| Record(Bytes::from(vec![n; 2048])))
+        .collect();
+    for _ in 0..ROUNDS {
+        append(bus, &LOG, batch.clone()).await;
+    }
+
+    let read = take(&mut slow, ROUNDS * batch.len()).await;
+    assert!(read.windows(2).all(|it| it[0].offset < it[1].offset));
+    let read: Vec<Record> = read.into_iter().map(|it| it.record).collect();
+    assert!(read.chunks(batch.len()).all(|it| it == batch));
+}
+
 /// Neither a record of 256 KiB nor one of no bytes is cut, split or skipped.
 pub async fn big_and_empty_records_come_back_whole(bus: &dyn Bus) {
     let big = |seed: usize| -> Record {

@@ -1,6 +1,6 @@
 //! Promises of tables, but for watching them.
 
-use bus::{Bus, BusError, Expect, Key, MAX_RECORD_BYTES, Revision, Table};
+use bus::{Bus, BusError, Expect, Key, MAX_KEY_BYTES, MAX_RECORD_BYTES, Revision, Table};
 use bytes::Bytes;
 use futures::future::join_all;
 
@@ -23,7 +23,16 @@ pub async fn what_is_put_can_be_got_until_it_is_deleted(bus: &dyn Bus) {
 
 /// Keys and values need not be text; an empty value is a value.
 pub async fn any_bytes_make_a_key_and_a_value(bus: &dyn Bus) {
-    let odd: [&'static [u8]; 5] = [b"\0", b"\xff\xfe", b"a b", b"127.0.0.1:8000/*>", b"."];
+    let odd: [&'static [u8]; 8] = [
+        b"",
+        b"\0",
+        b"\xff\xfe",
+        b"a b",
+        b"127.0.0.1:8000/*>",
+        b".",
+        b"=",
+        b"\r\n",
+    ];
     for bytes in odd {
         put(bus, &CAS, Key(Bytes::from_static(bytes)), bytes).await;
     }
@@ -137,11 +146,13 @@ pub async fn a_revision_is_expected_in_vain_once_it_is_replaced_or_deleted(bus: 
     );
 
     let deleted = delete(bus, &CAS, key("k")).await;
-    for stale in [first, second, deleted] {
+    for stale in [first, second, deleted, Revision(0)] {
         let lost = try_put(bus, &CAS, key("k"), "3", Expect::At(stale)).await;
         assert_conflict(&lost, None);
     }
     assert_eq!(get(bus, &CAS, key("k")).await, None);
+    let lost = try_put(bus, &CAS, key("never"), "1", Expect::At(Revision(0))).await;
+    assert_conflict(&lost, None);
 }
 
 /// Losing writes nothing, not even a deletion.
@@ -175,12 +186,24 @@ pub async fn a_value_over_the_limit_is_refused(bus: &dyn Bus) {
 
     assert!(matches!(refused, Err(BusError::TooLarge { .. })));
     assert_eq!(get(bus, &CAS, key("k")).await, None);
-    let value = Bytes::from(vec![7; 256 * 1024]);
-    put(bus, &CAS, key("k"), value.clone()).await;
-    assert_eq!(
-        get(bus, &CAS, key("k")).await.map(|it| it.value),
-        Some(value)
-    );
+    for size in [256 * 1024, MAX_RECORD_BYTES - 1] {
+        let value = Bytes::from(vec![7; size]);
+        put(bus, &CAS, key("k"), value.clone()).await;
+        let entry = get(bus, &CAS, key("k")).await.expect("it was put");
+        assert!(entry.value == value);
+    }
+}
+
+/// The longest key is one like others, whatever its bytes; a longer one is refused.
+pub async fn a_key_over_the_limit_is_refused(bus: &dyn Bus) {
+    let longest = Key(Bytes::from(vec![b'*'; MAX_KEY_BYTES]));
+    let longer = Key(Bytes::from(vec![b'*'; MAX_KEY_BYTES + 1]));
+    let refused = try_put(bus, &CAS, longer, "v", Expect::Any).await;
+
+    assert!(matches!(refused, Err(BusError::KeyTooLong { .. })));
+    let revision = put(bus, &CAS, longest.clone(), "v").await;
+    let entry = get(bus, &CAS, longest).await.expect("it was put");
+    assert_eq!(entry.revision, revision);
 }
 
 /// What the layout does not name does not exist.

@@ -90,6 +90,31 @@ pub async fn a_slow_watcher_sees_the_latest_of_every_key(bus: &dyn Bus) {
     follow_to(&mut slow, &mut held, &goal).await;
 }
 
+/// A table of any size is shown whole, each key once, before the mark.
+pub async fn a_watch_shows_all_of_many_keys(bus: &dyn Bus) {
+    const KEYS: usize = 1000;
+    let puts = (0..KEYS).map(|name| {
+        let value = Bytes::from(name.to_string());
+        bus.put(&CAS, key(name.to_string()), Some(value), Expect::Any)
+    });
+    for result in soon(join_all(puts)).await {
+        result.expect("put");
+    }
+
+    let mut changes = watch(bus, &CAS).await;
+    let mut seen = Held::new();
+    loop {
+        match next_change(&mut changes).await {
+            Change::Put(key, entry) => assert_eq!(seen.insert(key, entry), None),
+            Change::Deleted(key) => panic!("{key:?} was never deleted"),
+            Change::CaughtUp => break,
+        }
+    }
+    let named = |name: usize| key(name.to_string());
+    assert_eq!(seen.len(), KEYS);
+    assert!((0..KEYS).all(|it| seen[&named(it)].value == it.to_string()));
+}
+
 /// Watchers do not take changes from each other.
 pub async fn all_watchers_see_every_change(bus: &dyn Bus) {
     let mut watches = [watch(bus, &OWN).await, watch(bus, &OWN).await];

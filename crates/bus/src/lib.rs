@@ -16,8 +16,9 @@ pub use live_table::LiveTable;
 pub use memory::MemoryBus;
 pub use ring::{Glance, Ring};
 pub use types::{
-    BusError, Change, Delivered, Entry, Expect, Generation, Key, Layout, LogKind, MAX_RECORD_BYTES,
-    Offset, Partition, Record, Revision, Start, Table, TableKind, TableSpec, Tail, TopicSpec,
+    BusError, Change, Delivered, Entry, Expect, Generation, Key, Layout, LogKind, MAX_KEY_BYTES,
+    MAX_RECORD_BYTES, Offset, Partition, Record, Revision, Start, Table, TableKind, TableSpec,
+    Tail, TopicSpec,
 };
 
 /// The records of one partition, in order.
@@ -58,7 +59,7 @@ pub trait Bus: Send + Sync + 'static {
 
     /// Writes `value`, or deletes on `None`, if the current revision is as `expect` says; the write is
     /// durable once this resolves. A conflict leaves the table as it was. Revisions of a key grow, also
-    /// across its deletion.
+    /// across its deletion. No entry has `Revision(0)`, nor the revision of a deletion.
     async fn put(
         &self,
         table: &Table,

@@ -3,7 +3,9 @@
 //! It keeps no history: each key stands once in the order of its latest change, so a watcher can always go on
 //! from the last revision it saw, however slow it is, and finds the latest of every key.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::borrow::Borrow;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::hash::{Hash, Hasher};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -27,9 +29,9 @@ pub struct LiveTable {
 }
 
 struct Held {
-    cells: HashMap<Key, Cell>,
+    cells: HashSet<ByKey>,
     /// Every cell, by its latest change.
-    order: BTreeMap<Revision, Key>,
+    order: BTreeMap<Revision, Arc<Cell>>,
     /// The cells without a value.
     deletions: BTreeSet<Revision>,
     /// The newest deletion that is no longer remembered.
@@ -39,9 +41,13 @@ struct Held {
 }
 
 struct Cell {
+    key: Key,
     revision: Revision,
     value: Option<Bytes>,
 }
+
+/// A cell under its key, of which there is one copy for both orders: tables hold millions.
+struct ByKey(Arc<Cell>);
 
 /// Why a watch ends.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +62,7 @@ impl LiveTable {
     /// An empty table whose revisions grow from `last`.
     pub fn new(last: Revision) -> Self {
         let held = Held {
-            cells: HashMap::new(),
+            cells: HashSet::new(),
             order: BTreeMap::new(),
             deletions: BTreeSet::new(),
             forgotten: last,
@@ -82,7 +88,7 @@ impl LiveTable {
 
     /// The latest value of `key`.
     pub fn get(&self, key: &Key) -> Option<Entry> {
-        self.lock().cells.get(key).and_then(Cell::entry)
+        self.lock().entry(key)
     }
 
     /// The revision a write would get, if the current one of `key` is as `expect` says.
@@ -116,10 +122,8 @@ impl LiveTable {
     /// Every key that has a value, in the order of their latest changes, and the newest revision.
     pub fn snapshot(&self) -> (Vec<(Key, Entry)>, Revision) {
         let held = self.lock();
-        let entries = held.order.values().filter_map(|key| {
-            let entry = held.cells.get(key).and_then(Cell::entry)?;
-            Some((key.clone(), entry))
-        });
+        let cells = held.order.values();
+        let entries = cells.filter_map(|cell| Some((cell.key.clone(), cell.entry()?)));
         (entries.collect(), held.last)
     }
 
@@ -191,9 +195,12 @@ impl Watcher {
 }
 
 impl Held {
+    fn entry(&self, key: &Key) -> Option<Entry> {
+        self.cells.get(key)?.0.entry()
+    }
+
     fn next(&self, key: &Key, expect: Expect) -> Result<Revision, BusError> {
-        let current = self.cells.get(key).and_then(Cell::entry);
-        let current = current.map(|it| it.revision);
+        let current = self.entry(key).map(|it| it.revision);
         let as_expected = match expect {
             Expect::Any => true,
             Expect::Absent => current.is_none(),
@@ -208,12 +215,16 @@ impl Held {
 
     fn apply(&mut self, key: Key, value: Option<Bytes>, revision: Revision) {
         let deleted = value.is_none();
-        let former = self.cells.insert(key.clone(), Cell { revision, value });
-        if let Some(Cell { revision, .. }) = former {
-            self.order.remove(&revision);
-            self.deletions.remove(&revision);
+        let cell = Arc::new(Cell {
+            key,
+            revision,
+            value,
+        });
+        if let Some(ByKey(former)) = self.cells.replace(ByKey(cell.clone())) {
+            self.order.remove(&former.revision);
+            self.deletions.remove(&former.revision);
         }
-        self.order.insert(revision, key);
+        self.order.insert(revision, cell);
         self.last = revision;
         if deleted {
             self.deletions.insert(revision);
@@ -225,8 +236,8 @@ impl Held {
 
     fn forget_oldest_deletion(&mut self) {
         if let Some(revision) = self.deletions.pop_first() {
-            if let Some(key) = self.order.remove(&revision) {
-                self.cells.remove(&key);
+            if let Some(cell) = self.order.remove(&revision) {
+                self.cells.remove(&cell.key);
             }
             self.forgotten = revision;
         }
@@ -237,12 +248,13 @@ impl Held {
             return None;
         }
         let later = (Bound::Excluded(revision), Bound::Unbounded);
-        let changes = self.order.range(later).filter_map(|(revision, key)| {
-            let change = match self.cells.get(key)?.entry() {
-                Some(entry) => Change::Put(key.clone(), entry),
-                None => Change::Deleted(key.clone()),
+        let changes = self.order.range(later).map(|(revision, cell)| {
+            let key = cell.key.clone();
+            let change = match cell.entry() {
+                Some(entry) => Change::Put(key, entry),
+                None => Change::Deleted(key),
             };
-            Some((*revision, change))
+            (*revision, change)
         });
         Some(changes.take(GLANCE_CHANGES).collect())
     }
@@ -257,3 +269,23 @@ impl Cell {
         })
     }
 }
+
+impl Borrow<Key> for ByKey {
+    fn borrow(&self) -> &Key {
+        &self.0.key
+    }
+}
+
+impl Hash for ByKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.key.hash(state);
+    }
+}
+
+impl PartialEq for ByKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.key == other.0.key
+    }
+}
+
+impl Eq for ByKey {}

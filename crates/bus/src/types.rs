@@ -9,6 +9,9 @@ use xxhash_rust::xxh3::xxh3_64;
 /// and well below the 1 MiB at which brokers stop unless told otherwise.
 pub const MAX_RECORD_BYTES: usize = 512 * 1024;
 
+/// The longest key. It names one thing, which some brokers do in the head of a message, where little fits.
+pub const MAX_KEY_BYTES: usize = 512;
+
 /// One ordered log within a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Partition {
@@ -29,6 +32,10 @@ pub struct Key(pub Bytes);
 impl Key {
     /// Refuses a pair of key and value that no bus carries.
     pub fn check(&self, value: Option<&Bytes>) -> Result<(), BusError> {
+        let bytes = self.0.len();
+        if MAX_KEY_BYTES < bytes {
+            return Err(BusError::KeyTooLong { bytes });
+        }
         check_size(self.0.len() + value.map_or(0, Bytes::len))
     }
 }
@@ -242,6 +249,12 @@ pub enum BusError {
         /// Its size.
         bytes: usize,
     },
+    /// The key is over [`MAX_KEY_BYTES`].
+    #[error("a key of {bytes} bytes is over the limit of {MAX_KEY_BYTES}")]
+    KeyTooLong {
+        /// Its length.
+        bytes: usize,
+    },
     /// The broker or disk cannot be reached; the same call may succeed later.
     #[error("bus unavailable")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -255,7 +268,8 @@ impl BusError {
             Self::Conflict { .. }
             | Self::Trimmed { .. }
             | Self::Unknown { .. }
-            | Self::TooLarge { .. } => false,
+            | Self::TooLarge { .. }
+            | Self::KeyTooLong { .. } => false,
         }
     }
 }

@@ -1,0 +1,9 @@
+//! The bus over real NATS servers: what every bus promises, and what this one does when a server stops, stands still,
+//! refuses or is refused.
+//!
+//! The modules say `cfg(test)` so that clippy knows their helpers for parts of tests.
+
+#[cfg(test)]
+mod conformance;
+#[cfg(test)]
+mod server;
