@@ -50,7 +50,7 @@ impl fmt::Debug for BindingSecret {
 /// Names one binding: xxh3-128, under the secret, of tenant, model and conversation, each led by its length
 /// in bytes as a little-endian u32.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct BindingKey(u128);
+pub struct BindingKey([u8; DIGEST_BYTES]);
 
 impl BindingKey {
     /// The key of one conversation.
@@ -66,23 +66,23 @@ impl BindingKey {
             framed.extend_from_slice(&(part.len() as u32).to_le_bytes());
             framed.extend_from_slice(part.as_bytes());
         }
-        Self(xxh3_128_with_secret(&framed, &secret.0))
+        Self(xxh3_128_with_secret(&framed, &secret.0).to_be_bytes())
     }
 
     /// Reads a key of the table; none when it is not 16 bytes.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        bytes.try_into().ok().map(u128::from_be_bytes).map(Self)
+        bytes.try_into().ok().map(Self)
     }
 
     /// As the table has it: big endian.
     pub const fn to_bytes(self) -> [u8; DIGEST_BYTES] {
-        self.0.to_be_bytes()
+        self.0
     }
 }
 
 impl fmt::Display for BindingKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
     }
 }
 
@@ -104,7 +104,7 @@ impl FromStr for BindingKey {
         let digits =
             text.len() == 2 * DIGEST_BYTES && text.bytes().all(|it| it.is_ascii_hexdigit());
         let key = u128::from_str_radix(text, 16).ok().filter(|_| digits);
-        key.map(Self).ok_or(InvalidKey)
+        key.map(|it| Self(it.to_be_bytes())).ok_or(InvalidKey)
     }
 }
 

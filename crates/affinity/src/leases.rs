@@ -55,14 +55,14 @@ impl Leases {
         if let Some(lease) = self.of(router) {
             lease.requests -= 1;
         }
-        self.0.retain(|lease| lease.requests > 0);
+        self.retain(|lease| lease.requests > 0);
     }
 
     /// Drops the leases that have ended, and says when the last of them did.
     pub(crate) fn lapse(&mut self, now: Timestamp) -> Option<Timestamp> {
         let ended = self.0.iter().map(|it| it.until).filter(|it| *it <= now);
         let last = ended.max();
-        self.0.retain(|lease| lease.until > now);
+        self.retain(|lease| lease.until > now);
         last
     }
 
@@ -74,6 +74,14 @@ impl Leases {
     /// Whether nothing is in flight.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Most conversations are at rest at any time: their leases take no memory.
+    fn retain(&mut self, keep: impl FnMut(&Lease) -> bool) {
+        self.0.retain(keep);
+        if self.0.is_empty() {
+            self.0 = Vec::new();
+        }
     }
 
     fn of(&mut self, router: &InstanceId) -> Option<&mut Lease> {

@@ -21,7 +21,7 @@ pub use conversation::{
 };
 pub use correlation::Correlations;
 pub use key::{BindingKey, BindingSecret, InvalidKey, SecretTooShort};
-pub use lineage::{Kin, Lineage, Origin};
+pub use lineage::{Descent, Kin, Lead, Lineage, Origin};
 pub use machine::{Event, NotBound, Outcome, Standing, Terms, Transition, Write};
 pub use mode::{Mode, Modes, UnknownMode};
 pub use plan::{Liveness, Overlap, Patience, Plan, Prices, plan_turn};

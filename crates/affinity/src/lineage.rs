@@ -4,6 +4,9 @@
 //! this request adds, so that two requests that go on differently from one end are two conversations, and so
 //! that every router that hears of the name finds it in all later turns.
 //!
+//! Until it has a name, and where nothing else says what targets hold, an end leads to the target where the
+//! request that ended there ran: its prefix is there.
+//!
 //! What others may miss of this: the ends that a router has not heard of, after a restart or a loss, make it
 //! name a conversation a turn later than another would have; and where two name one at once, the deeper name
 //! is found from then on.
@@ -11,13 +14,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use domain::{ConversationId, ModelName, SequenceHash, TenantId, Timestamp};
+use domain::{ConversationId, ModelName, SequenceHash, Target, TenantId, Timestamp};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::ConversationKey;
 use crate::recent::Recent;
 
-/// Ends and origins remembered, about 50 bytes each: several of each of 50,000 live conversations.
+/// Ends and origins remembered, about 70 bytes each: several of each of 50,000 live conversations.
 const MAX_MARKS: usize = 262_144;
 /// How long at least an end is remembered: as long as a binding lives.
 const PERIOD: Duration = Duration::from_secs(30 * 60);
@@ -67,6 +70,24 @@ impl Kin {
     }
 }
 
+/// What is known of a request by what came before it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Descent {
+    /// Its conversation.
+    pub origin: Option<Origin>,
+    /// Where the nameless request ran whose end it goes on from.
+    pub lead: Option<Lead>,
+}
+
+/// Where a request ran that another goes on with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lead {
+    /// There.
+    pub target: Target,
+    /// Leading blocks that both have, at least one.
+    pub blocks: usize,
+}
+
 /// Where recent requests ended, and which conversations go through there.
 #[derive(Debug)]
 pub struct Lineage {
@@ -74,10 +95,10 @@ pub struct Lineage {
 }
 
 /// What is known of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Mark {
-    /// A request ended here of which no conversation is known.
-    End,
+    /// A request ended here of which no conversation is known, and ran there, where that is known.
+    End(Option<Target>),
     /// A turn of this conversation ended here.
     EndOf(Origin),
     /// It names a conversation of which no turn has been seen here.
@@ -97,22 +118,28 @@ impl Default for Lineage {
 
 impl Lineage {
     /// The conversation of a request with these blocks: the deepest that it goes on with, else the one that
-    /// is born with it.
+    /// is born with it. And where the request ran that it goes on with, if that had no name.
     ///
     /// Looks at one block after the other from the last: at as many as were added since the last turn, and
     /// at all of them where there was none.
-    pub fn find(&self, kin: Kin, hashes: &[SequenceHash], now: Timestamp) -> Option<Origin> {
+    pub fn find(&self, kin: Kin, hashes: &[SequenceHash], now: Timestamp) -> Descent {
         let mut born = None;
+        let mut lead = None;
         for (at, hash) in hashes.iter().enumerate().rev() {
-            match self.marks.get(&(kin, *hash), now) {
-                Some(Mark::EndOf(origin)) => return Some(*origin),
-                Some(Mark::Heard) => return Some(Origin(*hash)),
-                Some(Mark::End) => born = born.or_else(|| hashes.get(at + NAMED_AFTER)),
+            let named = match self.marks.get(&(kin, *hash), now) {
+                Some(Mark::EndOf(origin)) => *origin,
+                Some(Mark::Heard) => Origin(*hash),
+                Some(Mark::End(ran)) => {
+                    born = born.or_else(|| hashes.get(at + NAMED_AFTER));
+                    lead = lead.or_else(|| ran.as_ref().map(|target| (target, at + 1)));
+                    continue;
+                }
                 Some(Mark::Seen) => break,
-                None => {}
-            }
+                None => continue,
+            };
+            return Descent::of(Some(named), lead);
         }
-        born.copied().map(Origin)
+        Descent::of(born.copied().map(Origin), lead)
     }
 
     /// Remembers where a request ended, and the conversation it was found to belong to.
@@ -128,16 +155,26 @@ impl Lineage {
         if let Some(origin) = found {
             self.marks.put((kin, origin.0), Mark::Seen, now);
         }
-        if let Some(end) = hashes.last() {
-            let mark = found.map_or(Mark::End, Mark::EndOf);
-            self.marks.put((kin, *end), mark, now);
-        }
+        let Some(end) = hashes.last() else {
+            return;
+        };
+        let mark = match (found, self.marks.get(&(kin, *end), now)) {
+            (Some(origin), _) => Mark::EndOf(origin),
+            (None, Some(Mark::End(ran))) => Mark::End(ran.clone()),
+            (None, _) => Mark::End(None),
+        };
+        self.marks.put((kin, *end), mark, now);
     }
 
-    /// Takes in where a request of another router ended, of which nothing else is known.
-    pub fn hear_end(&mut self, kin: Kin, end: SequenceHash, now: Timestamp) {
-        if self.marks.get(&(kin, end), now).is_none() {
-            self.marks.put((kin, end), Mark::End, now);
+    /// Takes in where a request ran that ended so, this router's or a peer's. Of one that has a name its binding
+    /// says it.
+    pub fn ran(&mut self, kin: Kin, end: SequenceHash, target: &Target, now: Timestamp) {
+        match self.marks.get(&(kin, end), now) {
+            None | Some(Mark::End(_)) => {
+                let mark = Mark::End(Some(target.clone()));
+                self.marks.put((kin, end), mark, now);
+            }
+            Some(Mark::EndOf(_) | Mark::Heard | Mark::Seen) => {}
         }
     }
 
@@ -149,9 +186,19 @@ impl Lineage {
         };
         let mark = (Kin::of(&key.tenant, &key.model), origin.0);
         match self.marks.get(&mark, now) {
-            None | Some(Mark::End) => self.marks.put(mark, Mark::Heard, now),
+            None | Some(Mark::End(_)) => self.marks.put(mark, Mark::Heard, now),
             Some(Mark::EndOf(_) | Mark::Heard | Mark::Seen) => {}
         }
+    }
+}
+
+impl Descent {
+    fn of(origin: Option<Origin>, lead: Option<(&Target, usize)>) -> Self {
+        let lead = lead.map(|(target, blocks)| Lead {
+            target: target.clone(),
+            blocks,
+        });
+        Self { origin, lead }
     }
 }
 

@@ -35,16 +35,23 @@ impl Default for Terms {
     }
 }
 
-/// What is known of one conversation: its binding as it is, as it is written, and what is in flight.
+/// What is known of one conversation: its binding as it is, when that was written, and what is in flight.
 ///
-/// The two bindings differ only by touches not worth a write: `held` by at most a quarter, `last_end` by at
+/// What is written differs from what is only by touches not worth a write: `held` by at most a quarter, `last_end` by at
 /// most an eighth of the idle TTL, `turns`, `evidence` and the end of the lease. A store that starts anew
 /// loses those, so that a binding may end by so much too early, never too late.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
     binding: Option<Binding>,
-    written: Option<Binding>,
+    written: Option<Touch>,
     leases: Leases,
+}
+
+/// What turns change of a binding, as it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Touch {
+    held: Tokens,
+    last_end: Timestamp,
 }
 
 /// Something that happens to a conversation.
@@ -179,7 +186,7 @@ impl Standing {
             Some(BindingState::Confirmed) | None => Leases::default(),
         };
         Self {
-            written: binding.clone(),
+            written: binding.as_ref().map(Touch::of),
             binding,
             leases,
         }
@@ -338,18 +345,20 @@ impl Standing {
 
     /// Compares with what is written, and decides whether the difference is worth a write.
     fn settle(&self, mut next: Self, outcome: Outcome, terms: &Terms) -> Transition {
-        let write = match (&self.written, &next.binding) {
+        let write = match (&self.binding, &next.binding) {
             (None, None) => Write::Nothing,
             (Some(_), None) => Write::Delete,
-            (Some(written), Some(now))
-                if outcome != Outcome::Created && !is_worth_writing(written, now, terms) =>
+            (Some(before), Some(now))
+                if outcome != Outcome::Created
+                    && !differs(before, now)
+                    && !self.written.is_some_and(|it| it.is_outdated(now, terms)) =>
             {
                 Write::Nothing
             }
             (_, Some(now)) => Write::Put(now.clone()),
         };
         if write != Write::Nothing {
-            next.written = next.binding.clone();
+            next.written = next.binding.as_ref().map(Touch::of);
         }
         Transition {
             next,
@@ -443,17 +452,32 @@ fn rebind(
     binding.held = Tokens::ZERO;
 }
 
-fn is_worth_writing(written: &Binding, now: &Binding, terms: &Terms) -> bool {
+/// Whether two states of a binding differ in more than touches: that is written at once, so that what was before
+/// differs from what is written by touches alone.
+fn differs(before: &Binding, now: &Binding) -> bool {
     let is_provisional =
         |binding: &Binding| matches!(binding.state, BindingState::Provisional { .. });
-    let slack = written.held.as_f64() * HELD_SLACK;
-    written.target != now.target
-        || is_provisional(written) != is_provisional(now)
-        || written.moved != now.moved
-        || written.since != now.since
-        || written.owner != now.owner
-        || slack < (now.held.as_f64() - written.held.as_f64()).abs()
-        || terms.idle_ttl / TOUCHES_PER_TTL <= now.last_end.since(written.last_end)
+    before.target != now.target
+        || is_provisional(before) != is_provisional(now)
+        || before.moved != now.moved
+        || before.since != now.since
+        || before.owner != now.owner
+}
+
+impl Touch {
+    fn of(binding: &Binding) -> Self {
+        Self {
+            held: binding.held,
+            last_end: binding.last_end,
+        }
+    }
+
+    /// Whether what is now is too far from what is written.
+    fn is_outdated(self, now: &Binding, terms: &Terms) -> bool {
+        let slack = self.held.as_f64() * HELD_SLACK;
+        slack < (now.held.as_f64() - self.held.as_f64()).abs()
+            || terms.idle_ttl / TOUCHES_PER_TTL <= now.last_end.since(self.last_end)
+    }
 }
 
 mod told;

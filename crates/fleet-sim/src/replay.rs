@@ -209,6 +209,7 @@ impl<'a> Replay<'a> {
             hashes: vec![(self.trace.block_size, request.chain.clone())],
             conversation: None,
             hint: None,
+            lead: None,
             tried: Vec::new(),
             pin: None,
         }

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use affinity::{Binding, Claim, Correlations, Kin, Lineage, SourceKind};
 use bus::{Bus, Change};
 use contracts::{ReservationBatch, topics};
-use domain::{Endpoint, ReservationChange, SequenceHash, Tokens};
+use domain::{Endpoint, ReservationChange, SequenceHash, Target, Tokens};
+use routing::{Decision, Lead};
 
 use crate::follow::{follow_table, read};
 use crate::intake::{Blocks, Intake};
@@ -44,14 +45,26 @@ impl Replica {
             // It leaves nothing that a later turn could use.
             return;
         }
-        let source = self.settle(intake, lasting(blocks), record);
+        let source = self.settle(intake, blocks, record);
         if record {
             let source = source.map_or(NOWHERE, SourceKind::name);
             self.metrics.sources.with_label_values(&[source]).inc();
         }
     }
 
-    /// Hears where the requests of a peer end, so that any of them is gone on with here.
+    /// Remembers where a request without a name of its own has been sent: what goes on with it is led there.
+    pub(crate) fn remember_place(&self, intake: &Intake, blocks: &Blocks, decision: &Decision) {
+        let ([.., end], Some(target)) = (lasting(blocks), decision.reserved_at()) else {
+            return;
+        };
+        if intake.endpoint != Endpoint::Embeddings && intake.conversation.is_none() {
+            let kin = Kin::of(&self.config.default_tenant, &intake.model);
+            let now = self.clock.now();
+            self.memory.lock().lineage.ran(kin, *end, target, now);
+        }
+    }
+
+    /// Hears where the requests of a peer end and run, so that any of them is gone on with here.
     pub(crate) fn hear_ends(&self, batch: &ReservationBatch) {
         if batch.router == self.instance {
             return;
@@ -60,20 +73,25 @@ impl Replica {
         let ends = batch.changes.iter().filter_map(|change| match change {
             ReservationChange::Reserve {
                 target, landmarks, ..
-            } => Some((
-                router.worker(&target.worker)?.model.clone(),
-                *landmarks.last()?,
-            )),
+            } => {
+                let worker = router.worker(&target.worker)?;
+                let target = Target {
+                    // One copy of the name for all that ran there.
+                    worker: worker.id.clone(),
+                    ..target.clone()
+                };
+                Some((worker.model.clone(), *landmarks.last()?, target))
+            }
             ReservationChange::Release { .. } => None,
         });
         let ends: Vec<_> = ends.collect();
         drop(router);
         let now = self.clock.now();
         let lineage = &mut self.memory.lock().lineage;
-        for (model, end) in ends {
+        for (model, end, target) in ends {
             // Reservations do not say whose they are: here, all are one tenant's.
             let kin = Kin::of(&self.config.default_tenant, &model);
-            lineage.hear_end(kin, end, now);
+            lineage.ran(kin, end, &target, now);
         }
     }
 
@@ -81,10 +99,11 @@ impl Replica {
     fn settle(
         &self,
         intake: &mut Intake,
-        hashes: &[SequenceHash],
+        blocks: &Blocks,
         record: bool,
     ) -> Option<SourceKind> {
         let now = self.clock.now();
+        let hashes = lasting(blocks);
         let mut source = None;
         for claim in std::mem::take(&mut intake.claims) {
             match claim {
@@ -112,11 +131,12 @@ impl Replica {
                 Claim::Lineage => {
                     let kin = Kin::of(&self.config.default_tenant, &intake.model);
                     let lineage = &mut self.memory.lock().lineage;
-                    let origin = lineage.find(kin, hashes, now);
+                    let found = lineage.find(kin, hashes, now);
                     if record {
-                        lineage.record(kin, hashes, origin, now);
+                        lineage.record(kin, hashes, found.origin, now);
                     }
-                    if let Some(origin) = origin {
+                    intake.lead = found.lead.map(|it| lead(it, blocks));
+                    if let Some(origin) = found.origin {
                         intake.conversation = Some(intake.key(self, origin.id()));
                         return Some(SourceKind::Lineage);
                     }
@@ -135,6 +155,16 @@ fn lasting(blocks: &Blocks) -> &[SequenceHash] {
     let lasting = blocks.isl.saturating_sub(OPENING).get() / u64::from(size.get());
     let lasting = usize::try_from(lasting).unwrap_or(usize::MAX);
     &hashes[..lasting.min(hashes.len())]
+}
+
+/// What has been found by these blocks, in tokens.
+fn lead(found: affinity::Lead, blocks: &Blocks) -> Lead {
+    let size = blocks.hashes.first().map(|it| it.0);
+    let count = u32::try_from(found.blocks).unwrap_or(u32::MAX);
+    Lead {
+        held: size.map_or(Tokens::ZERO, |it| it.tokens(count)),
+        target: found.target,
+    }
 }
 
 /// Hears of the conversations that any router has bound, for ever: what one has found by its lineage, all find.

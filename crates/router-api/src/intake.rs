@@ -7,7 +7,7 @@ use domain::{
     Tokens, WorkerId, block_hashes, sequence_hashes,
 };
 use engine_wire::CLIENT_RANK_HEADERS;
-use routing::Pin;
+use routing::{Lead, Pin};
 use service_kit::error_chain;
 
 use crate::error::{ApiError, excerpt};
@@ -37,6 +37,8 @@ pub(crate) struct Intake {
     pub(crate) parent: Option<ConversationKey>,
     /// Requests of one bucket would rather be near each other.
     pub(crate) bucket: Option<u64>,
+    /// Where the nameless request ran that this one goes on with.
+    pub(crate) lead: Option<Lead>,
     pub(crate) pin: Option<Pin>,
     pub(crate) streams: bool,
 }
@@ -70,6 +72,7 @@ impl Intake {
             keeps_its_id: true,
             parent: parent.map(|id| key(replica, &model, id)),
             bucket: None,
+            lead: None,
             pin: pin(replica, headers, fields, &model)?,
             salt: fields.cache_salt.clone().filter(|it| !it.is_empty()),
             streams: fields.streams(),

@@ -35,6 +35,7 @@ impl Placing<'_> {
         if let Some(key) = &self.intake.conversation {
             self.bind(key, &request, &mut turn).await;
         }
+        self.replica.remember_place(self.intake, self.blocks, &turn.decision);
         self.record(&turn.decision);
         Ok(turn)
     }
@@ -99,6 +100,7 @@ impl Placing<'_> {
             hashes: self.blocks.hashes.clone(),
             conversation: self.intake.conversation.clone(),
             hint: self.hint(),
+            lead: self.intake.lead.clone(),
             tried: self.tried.clone(),
             pin: self.intake.pin.clone(),
         };

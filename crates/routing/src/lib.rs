@@ -24,6 +24,6 @@ pub use decision::{BindingAction, Decision, Degraded, Overlap, Reason, replay};
 pub use drains::Drained;
 pub use open::{Outcome, Status};
 pub use owner::{RankSourceError, RankSources};
-pub use request::{NoTarget, OverlapView, Pin, Request};
+pub use request::{Lead, NoTarget, OverlapView, Pin, Request};
 pub use router::{Counters, Router};
 pub use truth::{Asked, Fault, Finding, RankTruth, Seen};

@@ -28,10 +28,21 @@ pub struct Request {
     pub conversation: Option<ConversationKey>,
     /// Where it would rather go, at no price.
     pub hint: Option<Hint>,
+    /// Where the request ran that this one goes on with, where nothing else tells that.
+    pub lead: Option<Lead>,
     /// Targets at which this request has failed already.
     pub tried: Vec<Target>,
     /// The place a client or operator insists on.
     pub pin: Option<Pin>,
+}
+
+/// Where an earlier request ran whose whole prompt another begins with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lead {
+    /// There.
+    pub target: Target,
+    /// Full-block tokens of its prompt, presumed to be held there unless the index knows better.
+    pub held: Tokens,
 }
 
 /// A place somebody insists on.

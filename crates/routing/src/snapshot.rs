@@ -73,21 +73,22 @@ impl Sources<'_> {
         let tokens = |blocks: u32| block_size.tokens(blocks.min(cacheable));
         let registered = self.fleet.state(&member.worker, target.dp_rank);
         let state = combined(registered, said.and_then(|it| it.state));
-        // Complete claims need no presumption.
-        let presumed = match state == TargetState::Partial || !member.has_events() {
+        let learns = state == TargetState::Partial || !member.has_events();
+        let sent = match learns {
             true => {
                 let hashes = self.hashes(member);
                 self.presumed.depth(&target, hashes, self.now)
             }
             false => 0,
         };
-        let presumed = match (said, self.binding) {
+        // Complete claims need no presumption, and the last prompt of a slot drives out the one before.
+        let is_led = (learns || said.is_none()) && !Room::of(&member.worker).is_for_one();
+        let left = match (said, self.binding) {
             // What the last turn left there.
-            (None, Some(bound)) if bound.target == target => {
-                tokens(presumed).max(bound.held.min(block_size.tokens(cacheable)))
-            }
-            _ => tokens(presumed),
+            (None, Some(bound)) if bound.target == target => bound.held,
+            _ => self.led_to(&target).filter(|_| is_led).unwrap_or_default(),
         };
+        let presumed = tokens(sent).max(left.min(block_size.tokens(cacheable)));
         let held = said.map_or(Depths::default(), |it| it.held);
         let memory = self.fleet.memory(&target);
         // Where there is room for one prompt only, this one takes the place of the last.
@@ -124,6 +125,12 @@ impl Sources<'_> {
             decode_step: member.speed.decode_step(),
             target,
         }
+    }
+
+    /// What the request that this one goes on with left at `target`, if it ran there.
+    fn led_to(&self, target: &Target) -> Option<Tokens> {
+        let lead = self.request.lead.as_ref();
+        lead.filter(|it| it.target == *target).map(|it| it.held)
     }
 
     fn barred(&self, target: &Target) -> Option<Barred> {

@@ -27,10 +27,23 @@ fn prompt(shared: u64, name: u64, own: u64) -> Vec<SequenceHash> {
     sequence_hashes(&blocks)
 }
 
+fn target(rank: u32) -> Target {
+    format!("w1#1/{rank}").parse().unwrap()
+}
+
 fn turn(lineage: &mut Lineage, hashes: &[SequenceHash]) -> Option<Origin> {
-    let found = lineage.find(kin(), hashes, Timestamp::ZERO);
+    let found = lineage.find(kin(), hashes, Timestamp::ZERO).origin;
     lineage.record(kin(), hashes, found, Timestamp::ZERO);
     found
+}
+
+/// A turn that runs at a rank; answers to which rank and how deep it was led.
+fn turn_at(lineage: &mut Lineage, hashes: &[SequenceHash], rank: u32) -> Option<(Target, usize)> {
+    let found = lineage.find(kin(), hashes, Timestamp::ZERO);
+    lineage.record(kin(), hashes, found.origin, Timestamp::ZERO);
+    let end = *hashes.last().unwrap();
+    lineage.ran(kin(), end, &target(rank), Timestamp::ZERO);
+    found.lead.map(|it| (it.target, it.blocks))
 }
 
 #[test]
@@ -87,7 +100,9 @@ fn a_conversation_of_another_router_is_found_by_its_name() {
     let (mut here, mut there) = (Lineage::default(), Lineage::default());
     turn(&mut there, &prompt(0, 1, 4));
     let origin = turn(&mut there, &prompt(0, 1, 8)).unwrap();
-    assert_eq!(here.find(kin(), &prompt(0, 1, 12), Timestamp::ZERO), None);
+    let found =
+        |lineage: &Lineage, hashes: &[SequenceHash], now| lineage.find(kin(), hashes, now).origin;
+    assert_eq!(found(&here, &prompt(0, 1, 12), Timestamp::ZERO), None);
     here.hear(&bound(origin), Timestamp::ZERO);
     let other = ConversationKey {
         model: "n".parse().unwrap(),
@@ -96,16 +111,49 @@ fn a_conversation_of_another_router_is_found_by_its_name() {
     here.hear(&other, Timestamp::ZERO);
     let later = Timestamp::ZERO + PERIOD;
     assert_eq!(
-        here.find(kin(), &prompt(0, 1, 12), Timestamp::ZERO),
+        found(&here, &prompt(0, 1, 12), Timestamp::ZERO),
         Some(origin)
     );
-    assert_eq!(here.find(kin(), &prompt(0, 2, 12), later), None);
+    assert_eq!(found(&here, &prompt(0, 2, 12), later), None);
     let later = Timestamp::ZERO + PERIOD * 2;
+    assert_eq!(found(&here, &prompt(0, 1, 12), later), None, "forgotten");
+}
+
+#[test]
+fn a_turn_without_a_name_is_led_to_where_the_one_before_ran() {
+    let mut lineage = Lineage::default();
+    assert_eq!(turn_at(&mut lineage, &prompt(0, 1, 4), 3), None);
     assert_eq!(
-        here.find(kin(), &prompt(0, 1, 12), later),
-        None,
-        "forgotten"
+        turn_at(&mut lineage, &prompt(0, 1, 4), 5),
+        Some((target(3), 4)),
+        "sent again"
     );
+    assert_eq!(
+        turn_at(&mut lineage, &prompt(0, 1, 5), 5),
+        Some((target(5), 4)),
+        "too short for a name"
+    );
+    assert_eq!(
+        turn_at(&mut lineage, &prompt(0, 1, 9), 5),
+        Some((target(5), 5)),
+        "with which it gets its name"
+    );
+    assert_eq!(
+        turn_at(&mut lineage, &prompt(0, 1, 12), 5),
+        None,
+        "its binding says where"
+    );
+    assert_eq!(turn_at(&mut lineage, &prompt(0, 2, 9), 1), None);
+}
+
+#[test]
+fn where_a_request_is_not_placed_yet_an_earlier_end_leads() {
+    let mut lineage = Lineage::default();
+    turn_at(&mut lineage, &prompt(0, 1, 4), 3);
+    turn(&mut lineage, &prompt(0, 1, 5));
+    let found = lineage.find(kin(), &prompt(0, 1, 6), Timestamp::ZERO);
+    let lead = found.lead.unwrap();
+    assert_eq!((lead.target, lead.blocks), (target(3), 4));
 }
 
 #[test]
@@ -125,6 +173,19 @@ fn only_its_own_ids_name_an_origin() {
     }
 }
 
+/// Where the last nameless turns ran, by the whole prompts.
+#[derive(Default)]
+struct Nameless(Vec<(Vec<SequenceHash>, u32)>);
+
+impl Nameless {
+    /// Where the longest of them ran that `hashes` goes on with, the last of equals.
+    fn lead(&self, hashes: &[SequenceHash]) -> Option<(Target, usize)> {
+        let before = self.0.iter().filter(|it| hashes.starts_with(&it.0));
+        let longest = before.max_by_key(|it| it.0.len());
+        longest.map(|(prompt, rank)| (target(*rank), prompt.len()))
+    }
+}
+
 /// One turn: of which conversation, how many blocks it adds, and which router takes it.
 fn turns() -> impl Strategy<Value = (u64, Vec<(u64, u64, usize)>)> {
     let turn = (0..6_u64, 0..6_u64, 0..3_usize);
@@ -135,18 +196,28 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     /// Whoever takes a turn: what has a name keeps it, no two conversations share one, and what is two blocks
-    /// longer than any turn before has a name.
+    /// longer than any turn before has a name. What has none is led to where the turn before ran.
     #[test]
     fn every_router_finds_what_any_has_named((shared, turns) in turns()) {
         let mut routers = [Lineage::default(), Lineage::default(), Lineage::default()];
         let mut lengths: BTreeMap<u64, u64> = BTreeMap::new();
         let mut ends: BTreeMap<u64, u64> = BTreeMap::new();
         let mut names: BTreeMap<u64, Origin> = BTreeMap::new();
-        for (name, added, router) in turns {
+        let mut nameless = Nameless::default();
+        for (at, (name, added, router)) in (0_u32..).zip(turns) {
             let length = lengths.entry(name).or_default();
             *length += added;
             let hashes = prompt(shared, name, *length);
-            let found = turn(&mut routers[router], &hashes);
+            let descent = routers[router].find(kin(), &hashes, Timestamp::ZERO);
+            let found = descent.origin;
+            routers[router].record(kin(), &hashes, found, Timestamp::ZERO);
+            if !names.contains_key(&name) {
+                let lead = descent.lead.map(|it| (it.target, it.blocks));
+                prop_assert_eq!(lead, nameless.lead(&hashes));
+            }
+            if found.is_none() && !hashes.is_empty() {
+                nameless.0.push((hashes.clone(), at));
+            }
             if let Some(known) = names.get(&name) {
                 prop_assert_eq!(found, Some(*known));
             }
@@ -156,7 +227,7 @@ proptest! {
             }
             for router in &mut routers {
                 if let Some(end) = hashes.last() {
-                    router.hear_end(kin(), *end, Timestamp::ZERO);
+                    router.ran(kin(), *end, &target(at), Timestamp::ZERO);
                 }
             }
             if let Some(origin) = found {

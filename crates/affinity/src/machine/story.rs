@@ -27,6 +27,8 @@ pub(super) fn key() -> ConversationKey {
 pub(super) struct Story {
     pub(super) standing: Standing,
     pub(super) now: Timestamp,
+    /// What the table holds.
+    pub(super) written: Option<Binding>,
     pub(super) puts: Vec<Binding>,
 }
 
@@ -35,14 +37,20 @@ impl Story {
         Self {
             standing: Standing::default(),
             now: at(1000),
+            written: None,
             puts: Vec::new(),
         }
     }
 
     pub(super) fn apply(&mut self, event: Event<'_>) -> Result<Outcome, NotBound> {
         let transition = self.standing.apply(&event, self.now, &TERMS)?;
-        if let Write::Put(binding) = transition.write {
-            self.puts.push(binding);
+        match transition.write {
+            Write::Put(binding) => {
+                self.written = Some(binding.clone());
+                self.puts.push(binding);
+            }
+            Write::Delete => self.written = None,
+            Write::Nothing => {}
         }
         self.standing = transition.next;
         Ok(transition.outcome)

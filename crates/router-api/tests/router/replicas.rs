@@ -115,3 +115,49 @@ async fn a_conversation_whose_worker_went_away_is_bound_again_without_an_error()
         (&json!("gone"), &json!(at.split_once('/').unwrap().0))
     );
 }
+
+/// Nothing but what has been sent says where the first turn's blocks are, and that only until there is an id or a name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_turn_without_an_id_is_led_to_the_first_at_every_router() {
+    let mut engines = [Engine::start().await, Engine::start().await];
+    let mut world = World::before(&[&engines[0], &engines[1]]).await;
+    let (second, _second_end) = world.another("router-2").await;
+    world.index.fall_silent();
+    for conversation in 1..=5 {
+        let first = conversation * 1_000..conversation * 1_000 + 400;
+        // Too few blocks more for a name.
+        let longer = first.start..first.end + 12;
+        let body = json!({"model": "m", "prompt": first.collect::<Vec<u32>>()}).to_string();
+        let home = served(&world.client, &mut engines, &body).await;
+        let body = json!({"model": "m", "prompt": longer.collect::<Vec<u32>>()}).to_string();
+        world
+            .until(async || {
+                let mut places = BTreeSet::new();
+                for _ in 0..10 {
+                    let answer = second.post("/v1/route", &[], &body).await.json();
+                    let place = format!(
+                        "{}/{}",
+                        answer["worker"].as_str().unwrap(),
+                        answer["dp_rank"]
+                    );
+                    places.insert(place);
+                }
+                places == BTreeSet::from([home.clone()])
+            })
+            .await;
+        assert_eq!(served(&second, &mut engines, &body).await, home);
+    }
+}
+
+/// Where a request without an id runs.
+async fn served(client: &Client, engines: &mut [Engine; 2], body: &str) -> String {
+    let serve = async {
+        let (engine, arrival) = next(engines).await;
+        let at = format!("w{}/{}", engine + 1, arrival.rank().unwrap());
+        arrival.answer(200, "{}");
+        at
+    };
+    let (answer, at) = tokio::join!(client.post("/v1/completions", &[], body), serve);
+    assert_eq!(answer.status.as_u16(), 200);
+    at
+}

@@ -6,6 +6,7 @@ mod binding;
 mod drains;
 mod excursion;
 mod fleet;
+mod lead;
 mod lifecycle;
 mod owner;
 mod ranks;

@@ -122,6 +122,7 @@ impl World {
             hashes: vec![(block_size(), sequence_hashes(blocks))],
             conversation: None,
             hint: None,
+            lead: None,
             tried: Vec::new(),
             pin: None,
         }
