@@ -12,6 +12,7 @@ mod ask;
 mod config;
 mod handle;
 mod metrics;
+mod names;
 mod owner;
 mod secret;
 mod slots;
@@ -32,6 +33,7 @@ pub use secret::SecretError;
 use crate::ask::Message;
 use crate::handle::Handle;
 use crate::metrics::Metrics;
+use crate::names::Names;
 use crate::owner::{BusState, Owner, Phase};
 use crate::slots::Slots;
 
@@ -99,6 +101,7 @@ impl AffinityStore {
             clock: self.context.clock,
             slots: Slots::new(self.capacity, self.terms, metrics.clone()),
             metrics,
+            names: Names::default(),
             health: self.context.health.component("affinity-store"),
             jobs: JoinSet::new(),
             waiting: 0,

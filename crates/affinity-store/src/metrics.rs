@@ -4,6 +4,13 @@ use affinity::BindingState;
 use domain::WorkerId;
 use prometheus::{IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry};
 
+/// As what a binding is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counted {
+    Provisional,
+    Confirmed,
+}
+
 /// The store's metrics.
 #[derive(Clone)]
 pub(crate) struct Metrics {
@@ -77,12 +84,12 @@ impl Metrics {
     }
 
     /// One binding went from one state to another; none is no binding.
-    pub(crate) fn count(&self, before: Option<BindingState>, after: Option<BindingState>) {
+    pub(crate) fn count(&self, before: Option<Counted>, after: Option<Counted>) {
         if let Some(state) = before {
-            self.bindings.with_label_values(&[label(state)]).dec();
+            self.bindings.with_label_values(&[state.label()]).dec();
         }
         if let Some(state) = after {
-            self.bindings.with_label_values(&[label(state)]).inc();
+            self.bindings.with_label_values(&[state.label()]).inc();
         }
     }
 
@@ -91,9 +98,18 @@ impl Metrics {
     }
 }
 
-fn label(state: BindingState) -> &'static str {
-    match state {
-        BindingState::Provisional { .. } => "provisional",
-        BindingState::Confirmed => "confirmed",
+impl Counted {
+    pub(crate) const fn of(state: BindingState) -> Self {
+        match state {
+            BindingState::Provisional { .. } => Self::Provisional,
+            BindingState::Confirmed => Self::Confirmed,
+        }
+    }
+
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Provisional => "provisional",
+            Self::Confirmed => "confirmed",
+        }
     }
 }

@@ -18,6 +18,7 @@ use tracing::{info, warn};
 
 use crate::ask::{Ask, Message, SERVICE, not_bound};
 use crate::metrics::Metrics;
+use crate::names::Names;
 use crate::slots::{Seen, Slots};
 use crate::table::{self, Done, Step, Work};
 
@@ -36,6 +37,7 @@ pub(crate) struct Owner {
     pub(crate) clock: Clock,
     pub(crate) slots: Slots,
     pub(crate) metrics: Metrics,
+    pub(crate) names: Names,
     pub(crate) health: Component,
     pub(crate) jobs: JoinSet<Done>,
     pub(crate) waiting: usize,
@@ -110,7 +112,10 @@ impl Owner {
 
     fn take(&mut self, message: Message) {
         match message {
-            Message::One(key, ask) => self.submit(key, ask),
+            Message::One(key, mut ask) => {
+                self.names.share_asked(&mut ask);
+                self.submit(key, ask);
+            }
             Message::Renew { actor, keys, reply } => {
                 for key in keys {
                     if self.slots.may_exist(key) {
@@ -389,9 +394,12 @@ impl Owner {
         }
     }
 
-    fn decode(&self, entry: &Entry) -> Option<affinity::Binding> {
+    fn decode(&mut self, entry: &Entry) -> Option<affinity::Binding> {
         match table::decode(entry) {
-            Ok(binding) => Some(binding),
+            Ok(mut binding) => {
+                self.names.share(&mut binding);
+                Some(binding)
+            }
             Err(error) => {
                 self.unreadable(&error);
                 None

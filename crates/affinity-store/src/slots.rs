@@ -9,7 +9,7 @@ use contracts::rpc::{Bound, Page, Search};
 use domain::Timestamp;
 
 use crate::ask::Ask;
-use crate::metrics::Metrics;
+use crate::metrics::{Counted, Metrics};
 
 /// How many bindings that cannot end are passed over in search of one to make room; when all are in flight, the
 /// bound gives way, because in-flight requests are bounded by themselves.
@@ -38,12 +38,13 @@ pub(crate) struct Slot {
     busy: Option<VecDeque<Ask>>,
     /// When its time is looked at; one timer for each binding of the table.
     armed: Option<Timestamp>,
-    counted: Option<affinity::BindingState>,
+    counted: Option<Counted>,
 }
 
 /// All of them.
 pub(crate) struct Slots {
-    slots: BTreeMap<BindingKey, Slot>,
+    /// Boxed, as a tree has room to spare in every node.
+    slots: BTreeMap<BindingKey, Box<Slot>>,
     timers: BTreeSet<(Timestamp, BindingKey)>,
     capacity: usize,
     terms: Terms,
@@ -108,9 +109,9 @@ impl Slots {
 
     /// The conversations whose entries are known to stand in the table.
     pub(crate) fn known(&self) -> BTreeSet<BindingKey> {
-        let known =
-            |(key, slot): (&BindingKey, &Slot)| matches!(slot.seen, Seen::At(_)).then_some(*key);
-        self.slots.iter().filter_map(known).collect()
+        let slots = self.slots.iter();
+        let known = slots.filter(|(_, slot)| matches!(slot.seen, Seen::At(_)));
+        known.map(|(key, _)| *key).collect()
     }
 
     /// Takes what now stands.
@@ -121,11 +122,12 @@ impl Slots {
         seen: Seen,
         now: Timestamp,
     ) {
-        let state = standing.binding(now, &self.terms).map(|it| it.state);
+        let binding = standing.binding(now, &self.terms);
+        let counted = binding.map(|it| Counted::of(it.state));
         let due = standing.due(&self.terms);
         let slot = self.slots.entry(key).or_default();
-        self.metrics.count(slot.counted, state);
-        slot.counted = state;
+        self.metrics.count(slot.counted, counted);
+        slot.counted = counted;
         slot.standing = standing;
         slot.seen = seen;
         match due {
