@@ -96,12 +96,7 @@ impl Replica {
     }
 
     /// Takes the first claim that holds, and tells which kind that was.
-    fn settle(
-        &self,
-        intake: &mut Intake,
-        blocks: &Blocks,
-        record: bool,
-    ) -> Option<SourceKind> {
+    fn settle(&self, intake: &mut Intake, blocks: &Blocks, record: bool) -> Option<SourceKind> {
         let now = self.clock.now();
         let hashes = lasting(blocks);
         let mut source = None;
