@@ -1,6 +1,5 @@
 //! A process at an address: connected when first called, and again after it was lost.
 
-use std::error::Error;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -37,12 +36,11 @@ struct Attempt {
 type Connected = Result<Channel, Arc<tonic::transport::Error>>;
 
 /// An address or credentials that nothing can be called with.
-#[derive(Debug, thiserror::Error)]
-#[error("call {address:?}")]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("call {address:?}: {why}")]
 pub struct InvalidPeer {
     address: String,
-    #[source]
-    source: tonic::transport::Error,
+    why: String,
 }
 
 /// A connection, and which one it is.
@@ -54,10 +52,17 @@ pub(super) struct Line {
 impl Peer {
     /// The process at `address`, a `host:port`. Nothing is connected before the first call.
     pub fn at(address: &str, credentials: Option<&Credentials>) -> Result<Self, InvalidPeer> {
-        let invalid = |source| InvalidPeer {
+        let refuse = |why: String| InvalidPeer {
             address: address.to_owned(),
-            source,
+            why,
         };
+        let invalid = |why: tonic::transport::Error| refuse(status::chain(&why));
+        let port = address
+            .rsplit_once(':')
+            .map(|(_, port)| port.parse::<u16>());
+        if !matches!(port, Some(Ok(_))) {
+            return Err(refuse("write host:port".to_owned()));
+        }
         let scheme = if credentials.is_some() {
             "https"
         } else {
@@ -109,7 +114,7 @@ impl Peer {
 
     /// Whether a call failed for want of its connection: then the next call makes another.
     pub(super) fn notice(&self, line: &Line, status: &Status) {
-        if status.source().is_some() {
+        if status::is_of_the_connection(status) {
             self.lose(line.number);
         }
     }

@@ -6,7 +6,7 @@ use std::fmt;
 use bytes::Bytes;
 use domain::{DpRank, WorkerId};
 use prost::Message as _;
-use tonic::{Code, ConnectError, Response, Status};
+use tonic::{Code, ConnectError, Response, Status, TimeoutExpired};
 
 use super::limits;
 use crate::DecodeError;
@@ -63,23 +63,58 @@ pub(super) fn write_call_error(error: &CallError) -> Status {
 
 /// What a failed call to `service` at `address` means.
 pub(super) fn read_call_error(service: &'static str, address: &str, status: &Status) -> CallError {
-    if let Some(cause) = status.source() {
-        let why = format!("{address}: {}: {}", status.message(), chain(cause));
-        return match was_sent(status) {
-            Sent::No => CallError::Unreached { service, why },
-            Sent::Maybe => CallError::Unavailable { service, why },
-        };
-    }
     let why = status.message().to_owned();
-    match status.code() {
-        Code::DeadlineExceeded => CallError::DeadlineExceeded { service },
-        Code::FailedPrecondition => CallError::FailedPrecondition { why },
-        Code::InvalidArgument | Code::OutOfRange => CallError::InvalidArgument { why },
-        Code::Unavailable => CallError::Unavailable { service, why },
-        code => CallError::Unavailable {
-            service,
-            why: format!("{address}: {why} ({code:?})"),
+    match cause(status) {
+        Failed::Answered => match status.code() {
+            Code::FailedPrecondition => CallError::FailedPrecondition { why },
+            Code::InvalidArgument | Code::OutOfRange => CallError::InvalidArgument { why },
+            Code::Unavailable => CallError::Unavailable { service, why },
+            // A server gives up what it was told to give up, and says that it is cancelled.
+            Code::DeadlineExceeded | Code::Cancelled => CallError::DeadlineExceeded { service },
+            code => CallError::Unavailable {
+                service,
+                why: format!("{address}: {why} ({code:?})"),
+            },
         },
+        Failed::TooLate => CallError::DeadlineExceeded { service },
+        Failed::Unsent(cause) => unreached(service, address, cause),
+        Failed::Lost(cause) => CallError::Unavailable {
+            service,
+            why: format!("{address}: {}", chain(cause)),
+        },
+    }
+}
+
+/// Whether a call failed for want of its connection.
+pub(super) fn is_of_the_connection(status: &Status) -> bool {
+    match cause(status) {
+        Failed::Answered | Failed::TooLate => false,
+        Failed::Unsent(_) | Failed::Lost(_) => true,
+    }
+}
+
+/// What a call failed of.
+enum Failed<'a> {
+    /// The other side says so.
+    Answered,
+    /// Its deadline, at this side.
+    TooLate,
+    /// It did not get out.
+    Unsent(&'a (dyn Error + 'static)),
+    /// The connection ended before the answer was there.
+    Lost(&'a (dyn Error + 'static)),
+}
+
+fn cause(status: &Status) -> Failed<'_> {
+    let Some(cause) = status.source() else {
+        return Failed::Answered;
+    };
+    if whole(cause).any(|it| it.is::<TimeoutExpired>()) {
+        Failed::TooLate
+    } else if whole(cause).any(|it| it.is::<ConnectError>()) {
+        Failed::Unsent(cause)
+    } else {
+        Failed::Lost(cause)
     }
 }
 
@@ -93,24 +128,6 @@ pub(super) fn unreached(
         service,
         why: format!("{address}: {}", chain(why)),
     }
-}
-
-/// Whether the other side can have seen a request that failed.
-#[derive(PartialEq, Eq)]
-enum Sent {
-    No,
-    Maybe,
-}
-
-fn was_sent(status: &Status) -> Sent {
-    let mut cause = status.source();
-    while let Some(error) = cause {
-        if error.is::<ConnectError>() {
-            return Sent::No;
-        }
-        cause = error.source();
-    }
-    Sent::Maybe
 }
 
 pub(super) fn write_dispatch_error(error: &DispatchError) -> Status {
