@@ -4,6 +4,9 @@ use domain::{Namespace, SequenceHash};
 
 use crate::history::History;
 
+/// Requests that send a sample send the hash of every so many blocks, or of more.
+const SAMPLED: usize = 64;
+
 /// The blocks of every recorded request, in arrival order, bounded.
 ///
 /// Apart from the [`crate::PrefixIndex`], because requests write it and events write the other: each can
@@ -22,13 +25,20 @@ impl Carried {
     }
 
     /// Leading blocks of `hashes` that some recorded request carried. `hashes` are one request's sequence
-    /// hashes from the first block.
+    /// hashes: from the first block, a sample, or some behind one that was carried.
+    ///
+    /// Of a request that was recorded by a sample of every 64th block and the last only those are found.
     pub fn depth(&self, namespace: &Namespace, hashes: &[SequenceHash]) -> u32 {
         let Some(seen) = self.history.of(namespace) else {
             return 0;
         };
-        // A prefix is never forgotten before what extends it (see `record`), so this is monotone.
-        let depth = hashes.partition_point(|hash| seen.contains(*hash));
+        // Of those that every record has, a prefix is never forgotten before what extends it (see `record`), so
+        // this is monotone. In between, a block is carried where any that extends it is.
+        let (strides, rest) = hashes.as_chunks::<SAMPLED>();
+        let carried = strides.partition_point(|it| seen.contains(it[SAMPLED - 1]));
+        let beyond = strides.get(carried).map_or(rest, |it| &it[..]);
+        let deepest = beyond.iter().rposition(|hash| seen.contains(*hash));
+        let depth = carried * SAMPLED + deepest.map_or(0, |it| it + 1);
         u32::try_from(depth).unwrap_or(u32::MAX)
     }
 

@@ -107,6 +107,7 @@ mod snapshot;
 mod sync;
 mod table;
 mod taking;
+mod window;
 mod work;
 
 pub use answer::Answer;
@@ -115,5 +116,5 @@ pub use index::{Applied, Claims, Fenced, PrefixIndex, RankSummary, Size};
 pub use memory::Memory;
 pub use overlap::Overlap;
 pub use reader::{NamespaceKey, Reader};
-pub use request::{InvalidSparse, Request, Sparse};
+pub use request::{InvalidSparse, InvalidWindow, Request, Sparse, Window};
 pub use snapshot::{Copies, HeldBlock, RankSnapshot, RestoreError};

@@ -187,6 +187,7 @@ impl Board {
             Request::Sequences(hashes) => self.follow(key, hashes, answer)?,
             Request::Blocks(hashes) => self.follow(key, hashes, answer)?,
             Request::Sparse(sparse) => self.reach_for(key, sparse, answer)?,
+            Request::Window(window) => self.go_on(key, window, answer)?,
         }
         answer.finish();
         end_read();
@@ -202,8 +203,20 @@ impl Board {
 
     #[inline]
     fn follow<D: Dense>(&self, key: u64, request: D, answer: &mut Answer) -> Result<(), Conflict> {
-        let mut next = request.first(self, key)?;
-        let mut depth = 0;
+        let first = request.first(self, key)?;
+        self.follow_from(key, request, first, 0, answer)
+    }
+
+    /// Follows a request from its block at `depth` on, with which the run `next` begins.
+    #[inline]
+    pub(crate) fn follow_from<D: Dense>(
+        &self,
+        key: u64,
+        request: D,
+        mut next: Option<u32>,
+        mut depth: usize,
+        answer: &mut Answer,
+    ) -> Result<(), Conflict> {
         while let Some(run) = next {
             let (view, seen) = self.view(run)?;
             answer.walk.visited.push((run, seen));
@@ -277,7 +290,12 @@ impl Board {
     }
 
     /// Goes from the root to the block of `run` that is `depth` blocks deep.
-    fn walk_down(&self, run: u32, depth: u32, answer: &mut Answer) -> Result<(), Conflict> {
+    pub(crate) fn walk_down(
+        &self,
+        run: u32,
+        depth: u32,
+        answer: &mut Answer,
+    ) -> Result<(), Conflict> {
         answer.walk.way.clear();
         let (mut run, mut depth) = (run, depth);
         while run != NO_RUN {

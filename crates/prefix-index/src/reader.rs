@@ -6,7 +6,7 @@ use std::sync::Arc;
 use domain::{BlockHash, Depths, Namespace, OverlapGroup, SequenceHash, Target};
 
 use crate::board::{Board, Directory};
-use crate::{Answer, Overlap, Request, Sparse};
+use crate::{Answer, Overlap, Request, Sparse, Window};
 
 /// Blocks in a row that must be unknown before no more are looked for. Of departed blocks some may have been
 /// forgotten before others that they lead to.
@@ -97,6 +97,7 @@ impl Reader {
                 known + self.departed(key, chain.skip(known as usize))
             }
             Request::Sparse(sparse) => self.stored_sparsely(key, sparse, known),
+            Request::Window(window) => self.stored_in(key, window, known),
         }
     }
 
@@ -115,6 +116,15 @@ impl Reader {
             }
         }
         deepest
+    }
+
+    fn stored_in(&self, key: NamespaceKey, window: Window<'_>, known: u32) -> u32 {
+        let from = known.max(window.after);
+        let beyond = window.hashes.iter().skip((from - window.after) as usize);
+        match self.departed(key, beyond.copied()) {
+            0 => known,
+            deepest => from + deepest,
+        }
     }
 
     fn stored_sparsely(&self, key: NamespaceKey, sparse: Sparse<'_>, known: u32) -> u32 {

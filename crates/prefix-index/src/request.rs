@@ -11,6 +11,8 @@ pub enum Request<'a> {
     Blocks(&'a [BlockHash]),
     /// Some sequence hashes only.
     Sparse(Sparse<'a>),
+    /// What follows a block of which a sparse request has shown that it is known.
+    Window(Window<'a>),
 }
 
 /// Every k-th sequence hash of a request, and its last.
@@ -24,6 +26,25 @@ pub struct Sparse<'a> {
     every: u32,
     blocks: u32,
     hashes: &'a [SequenceHash],
+}
+
+/// The sequence hashes of the blocks that follow the first `after` blocks of a request, and of the last of those.
+///
+/// A sparse request whose answer ends at one of its positions is made exact by a window behind it. The answer is
+/// that to all blocks up to the window's end; it is empty where the index does not know the block before the window.
+#[derive(Clone, Copy, Debug)]
+pub struct Window<'a> {
+    pub(crate) after: u32,
+    pub(crate) last: SequenceHash,
+    pub(crate) hashes: &'a [SequenceHash],
+}
+
+/// A window that begins where the index cannot find its beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a window after {after} blocks: it must be a multiple of 16, and not 0")]
+pub struct InvalidWindow {
+    /// Where it begins.
+    pub after: u32,
 }
 
 /// Hashes that do not fit the number of blocks.
@@ -79,6 +100,25 @@ impl<'a> Sparse<'a> {
     }
 }
 
+impl<'a> Window<'a> {
+    /// `last` is the sequence hash of the block before the window, the one at `after` counted from 1; `hashes` are
+    /// those of the blocks that follow it.
+    pub fn new(
+        after: u32,
+        last: SequenceHash,
+        hashes: &'a [SequenceHash],
+    ) -> Result<Self, InvalidWindow> {
+        if after == 0 || !after.is_multiple_of(Sparse::GRAIN) {
+            return Err(InvalidWindow { after });
+        }
+        Ok(Self {
+            after,
+            last,
+            hashes,
+        })
+    }
+}
+
 impl<'a> From<&'a [SequenceHash]> for Request<'a> {
     fn from(hashes: &'a [SequenceHash]) -> Self {
         Self::Sequences(hashes)
@@ -100,6 +140,12 @@ impl<'a> From<&'a [BlockHash]> for Request<'a> {
 impl<'a> From<&'a Vec<BlockHash>> for Request<'a> {
     fn from(hashes: &'a Vec<BlockHash>) -> Self {
         Self::Blocks(hashes)
+    }
+}
+
+impl<'a> From<Window<'a>> for Request<'a> {
+    fn from(window: Window<'a>) -> Self {
+        Self::Window(window)
     }
 }
 

@@ -14,7 +14,7 @@ use domain::{
     sequence_hashes,
 };
 use naive::{Model, TIERS};
-use prefix_index::{Carried, Overlap, PrefixIndex, Size, Sparse};
+use prefix_index::{Carried, Overlap, PrefixIndex, Size, Sparse, Window};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -288,6 +288,12 @@ impl Both {
             let best = best_of(&overlap.groups).unwrap_or(0);
             assert!(best / every as u32 * every as u32 <= deepest && deepest <= best);
             assert_eq!(answer.groups, cut(&overlap.groups, deepest));
+            if deepest != 0 && deepest.is_multiple_of(every as u32) {
+                let (before, after) = hashes.split_at(deepest as usize);
+                let after = &after[..after.len().min(every)];
+                let window = Window::new(deepest, *before.last().unwrap(), after).unwrap();
+                assert_eq!(reader.overlap(namespace, window).groups, overlap.groups);
+            }
         }
     }
 }
