@@ -5,6 +5,7 @@ mod dispatch;
 mod dump;
 mod feed;
 mod index;
+mod sampled;
 mod shard;
 mod shards;
 
@@ -17,7 +18,10 @@ pub use dispatch::{
 };
 pub use dump::{DumpItem, DumpStream, DumpedRank};
 pub use feed::Feed;
-pub use index::{Index, LocateRequest, OverlapAnswer, OverlapRequest, PrefixHashes, TargetDigest};
+pub use index::{
+    Index, LocateRequest, OverlapAnswer, OverlapRequest, PrefixHashes, SAMPLED, TargetDigest,
+};
+pub use sampled::{DENSE_BLOCKS, overlap_by_sample};
 pub use shard::{InvalidShard, Shard, Unknown};
 pub use shards::Shards;
 

@@ -100,14 +100,14 @@ impl Answers {
 
 impl Answers {
     /// The ranks of a worker that hold all of a prefix.
-    fn holders(&self, request: &LocateRequest) -> Vec<DpRank> {
+    fn holders(&self, request: &LocateRequest, asked: &Asked<'_>) -> Vec<DpRank> {
         let Some(reader) = self.reader.get() else {
             return Vec::new();
         };
-        let hashes = &request.hashes[..];
-        let overlap = reader.overlap(&request.namespace, hashes);
+        let blocks = request.hashes.blocks();
+        let overlap = asked.overlap(reader, &request.namespace);
         let groups = overlap.groups.into_iter();
-        let whole = groups.filter(|it| it.depths.disk as usize == hashes.len());
+        let whole = groups.filter(|it| it.depths.disk as usize == blocks);
         let targets = whole.flat_map(|it| it.targets);
         let of_worker =
             targets.filter(|it| it.worker == request.worker && it.epoch == request.epoch);
@@ -161,10 +161,11 @@ impl Index for Answers {
     }
 
     async fn locate(&self, request: LocateRequest) -> Result<Vec<DpRank>, CallError> {
+        let asked = Asked::new(&request.hashes)?;
         let deadline = Instant::now() + request.deadline.min(LONGEST_WAIT);
         let mut pause = FIRST_LOOK_AGAIN;
         loop {
-            let ranks = self.holders(&request);
+            let ranks = self.holders(&request, &asked);
             if !ranks.is_empty() || deadline <= Instant::now() {
                 return Ok(ranks);
             }
@@ -251,7 +252,7 @@ mod tests {
                 namespace,
                 worker: asked.worker,
                 epoch: asked.epoch,
-                hashes: chain.into(),
+                hashes: PrefixHashes::Dense(chain),
                 deadline: Duration::ZERO,
             };
             let runtime = tokio::runtime::Builder::new_current_thread().build();

@@ -2,7 +2,7 @@
 
 use contracts::rpc::{CallError, PrefixHashes};
 use domain::{Namespace, SequenceHash};
-use prefix_index::{Overlap, Reader, Sparse};
+use prefix_index::{Overlap, Reader, Sparse, Window};
 
 /// What is asked for.
 pub(crate) enum Asked<'a> {
@@ -14,6 +14,12 @@ pub(crate) enum Asked<'a> {
         every: u32,
         blocks: u32,
         sparse: Sparse<'a>,
+    },
+    /// Those behind some.
+    Window {
+        hashes: &'a [SequenceHash],
+        after: u32,
+        window: Window<'a>,
     },
 }
 
@@ -39,13 +45,31 @@ impl<'a> Asked<'a> {
                     sparse,
                 })
             }
+            PrefixHashes::Window {
+                after,
+                last,
+                hashes,
+            } => {
+                let after = after.get();
+                let window = Window::new(after, *last, hashes);
+                let window = window.map_err(|why| CallError::InvalidArgument {
+                    why: why.to_string(),
+                })?;
+                Ok(Self::Window {
+                    hashes,
+                    after,
+                    window,
+                })
+            }
         }
     }
 
     /// The hashes given, in order.
     pub(crate) fn hashes(&self) -> &'a [SequenceHash] {
         match self {
-            Self::Dense(hashes) | Self::Sparse { hashes, .. } => hashes,
+            Self::Dense(hashes) | Self::Sparse { hashes, .. } | Self::Window { hashes, .. } => {
+                hashes
+            }
         }
     }
 
@@ -54,6 +78,8 @@ impl<'a> Asked<'a> {
         match self {
             Self::Dense(_) => given,
             Self::Sparse { every, blocks, .. } => given.saturating_mul(*every).min(*blocks),
+            Self::Window { .. } if given == 0 => 0,
+            Self::Window { after, .. } => after.saturating_add(given),
         }
     }
 
@@ -61,6 +87,7 @@ impl<'a> Asked<'a> {
         match self {
             Self::Dense(hashes) => reader.overlap(namespace, *hashes),
             Self::Sparse { sparse, .. } => reader.overlap(namespace, *sparse),
+            Self::Window { window, .. } => reader.overlap(namespace, *window),
         }
     }
 }

@@ -6,7 +6,7 @@ mod world;
 
 use std::time::Duration;
 
-use contracts::rpc::LocateRequest;
+use contracts::rpc::{LocateRequest, PrefixHashes};
 use domain::{BlockHash, DpRank, Epoch, KvOp, sequence_hashes};
 use tokio::time::{Instant, sleep};
 use world::{Running, World, batch, namespace, removed, stored, target, until};
@@ -22,7 +22,7 @@ async fn locate(running: &Running, path: &[u64], epoch: u64, deadline: Duration)
         namespace: namespace(),
         worker: "w".parse().unwrap(),
         epoch: Epoch::new(epoch),
-        hashes: sequence_hashes(&blocks).into(),
+        hashes: PrefixHashes::end(&sequence_hashes(&blocks)),
         deadline,
     };
     let ranks = running.index.locate(request).await.unwrap();

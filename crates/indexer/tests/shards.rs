@@ -1,10 +1,9 @@
-//! Several indexers as one, one that begins with another's dump, and requests that send a sample.
+//! Several indexers as one, and one that begins with another's dump.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod world;
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -161,7 +160,7 @@ async fn a_prefix_is_located_on_whatever_shard_its_ranks_are() {
         namespace: namespace(),
         worker: target("w#1/0").worker,
         epoch: target("w#1/0").epoch,
-        hashes: hashes(path).into(),
+        hashes: PrefixHashes::end(&hashes(path)),
         deadline: Duration::from_millis(20),
     };
     let both = Shards::new(vec![even.index.clone(), odd.index.clone()], DEADLINE);
@@ -313,39 +312,4 @@ async fn a_dump_is_in_order_and_in_pieces() {
         "{pieces:?}"
     );
     assert_eq!(items.last(), Some(&DumpItem::End));
-}
-
-#[tokio::test]
-async fn a_sample_of_a_request_is_answered_like_all_of_it() {
-    let (world, _) = World::new();
-    let rank = target("w#1/0");
-    let path: Vec<u64> = (0..100).collect();
-    world
-        .append(batch(&rank, 0, vec![stored(&path[..70], 0)]))
-        .await;
-    let running = world.start().await;
-    let dense = hashes(&path);
-    let ask = async |blocks: usize, every: u32, record: bool| {
-        let every = NonZeroU32::new(every).unwrap();
-        let hashes = PrefixHashes::sparse(&dense[..blocks], every);
-        let sample = blocks.div_ceil(every.get() as usize);
-        assert_eq!(hashes.sent(), if sample == 1 { blocks } else { sample });
-        let request = OverlapRequest {
-            namespace: namespace(),
-            hashes,
-            record,
-        };
-        running.index.overlap(request).await
-    };
-
-    for (blocks, expected) in [(70, 70), (64, 64), (100, 64), (33, 33), (15, 15), (16, 16)] {
-        let answer = ask(blocks, 16, false).await.unwrap();
-        assert_eq!(answer.groups[0].depths.gpu, expected, "{blocks}");
-        assert_eq!(answer.stored, expected, "{blocks}");
-    }
-    assert_eq!(ask(100, 16, true).await.unwrap().ceiling, 64);
-    assert_eq!(ask(100, 16, false).await.unwrap().ceiling, 100);
-    assert_eq!(ask(80, 16, false).await.unwrap().ceiling, 80);
-    let refused = ask(100, 7, false).await.unwrap_err();
-    assert!(!refused.is_retryable(), "{refused}");
 }

@@ -34,25 +34,21 @@ const MAX_HEARD: usize = 65_536;
 /// Blocks not announced so long after the first token are overdue.
 const OVERDUE: Duration = Duration::from_secs(1);
 
-/// Longer prompts are not looked for: 262,144 tokens of 16-token blocks, so that all turns watched hold at most
-/// 128 MiB of hashes.
-const MAX_BLOCKS: usize = 16_384;
-
-/// The full blocks of a prompt, of which nobody had carried or announced the last before: only its turn can have
+/// The end of a prompt of which nobody had carried or announced the last full block before: only its turn can have
 /// computed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tail {
     namespace: Namespace,
-    hashes: Arc<[SequenceHash]>,
+    end: PrefixHashes,
 }
 
 impl Tail {
-    /// None where the prompt has no block that is new, `known` leading ones being known, or too many.
+    /// None where the prompt has no block that is new, `known` leading ones being known.
     pub(crate) fn new(namespace: Namespace, hashes: &[SequenceHash], known: u32) -> Option<Self> {
-        let is_new = (known as usize) < hashes.len() && hashes.len() <= MAX_BLOCKS;
+        let is_new = (known as usize) < hashes.len();
         is_new.then(|| Self {
             namespace,
-            hashes: hashes.into(),
+            end: PrefixHashes::end(hashes),
         })
     }
 }
@@ -232,7 +228,7 @@ async fn look(replica: &Replica, watch: &Watch, tail: &Tail) -> Seen {
             namespace: tail.namespace.clone(),
             worker,
             epoch,
-            hashes: tail.hashes.clone(),
+            hashes: tail.end.clone(),
             deadline,
         };
         replica.index.locate(request).await
@@ -276,7 +272,7 @@ async fn look(replica: &Replica, watch: &Watch, tail: &Tail) -> Seen {
 async fn is_silence(replica: &Replica, watch: &Watch, tail: &Tail) -> bool {
     let request = OverlapRequest {
         namespace: tail.namespace.clone(),
-        hashes: PrefixHashes::Dense(tail.hashes.to_vec()),
+        hashes: tail.end.clone(),
         record: false,
     };
     let rank = watch.announcer();
@@ -289,7 +285,7 @@ async fn is_silence(replica: &Replica, watch: &Watch, tail: &Tail) -> bool {
         return false;
     };
     let mut lost = answer.not_ready.iter();
-    (answer.stored as usize) < tail.hashes.len()
+    (answer.stored as usize) < tail.end.blocks()
         && answer.index_age <= LEVEL
         && !rank.is_some_and(|it| answer.unknown.contains(it))
         && !lost.any(|(it, state)| Some(it) == rank && *state == TargetState::Suspect)

@@ -29,47 +29,75 @@ fn hashes(numbers: Vec<u64>) -> Vec<SequenceHash> {
     numbers.into_iter().map(SequenceHash::new).collect()
 }
 
+impl Wire for PrefixHashes {
+    const WHAT: &'static str = "prefix hashes";
+    type Message = wire::PrefixHashes;
+
+    fn to_wire(&self) -> wire::PrefixHashes {
+        use wire::prefix_hashes::Form;
+        let form = match self {
+            Self::Dense(all) => Form::Dense(wire::DenseHashes {
+                hashes: numbers(all),
+            }),
+            Self::Sparse {
+                every,
+                blocks,
+                hashes,
+            } => Form::Sparse(wire::SparseHashes {
+                every: every.get(),
+                blocks: *blocks,
+                hashes: numbers(hashes),
+            }),
+            Self::Window {
+                after,
+                last,
+                hashes,
+            } => Form::Window(wire::HashWindow {
+                after: after.get(),
+                last: last.get(),
+                hashes: numbers(hashes),
+            }),
+        };
+        wire::PrefixHashes { form: Some(form) }
+    }
+
+    fn from_wire(message: wire::PrefixHashes) -> Result<Self, DecodeError> {
+        use wire::prefix_hashes::Form;
+        let above_0 = |name, it| NonZeroU32::new(it).ok_or_else(|| invalid::<Self>(name, "is 0"));
+        Ok(match required::<Self, _>("form", message.form)? {
+            Form::Dense(it) => Self::Dense(hashes(it.hashes)),
+            Form::Sparse(it) => Self::Sparse {
+                every: above_0("every", it.every)?,
+                blocks: it.blocks,
+                hashes: hashes(it.hashes),
+            },
+            Form::Window(it) => Self::Window {
+                after: above_0("after", it.after)?,
+                last: SequenceHash::new(it.last),
+                hashes: hashes(it.hashes),
+            },
+        })
+    }
+}
+
 impl Wire for OverlapRequest {
     const WHAT: &'static str = "overlap request";
     type Message = wire::OverlapRequest;
 
     fn to_wire(&self) -> wire::OverlapRequest {
-        use wire::overlap_request::Hashes;
-        let hashes = match &self.hashes {
-            PrefixHashes::Dense(all) => Hashes::Dense(wire::DenseHashes {
-                hashes: numbers(all),
-            }),
-            PrefixHashes::Sparse {
-                every,
-                blocks,
-                hashes,
-            } => Hashes::Sparse(wire::SparseHashes {
-                every: every.get(),
-                blocks: *blocks,
-                hashes: numbers(hashes),
-            }),
-        };
         wire::OverlapRequest {
             namespace: Some(self.namespace.to_wire()),
-            hashes: Some(hashes),
+            hashes: Some(self.hashes.to_wire()),
             record: self.record,
         }
     }
 
     fn from_wire(message: wire::OverlapRequest) -> Result<Self, DecodeError> {
-        use wire::overlap_request::Hashes;
         let namespace = required::<Self, _>("namespace", message.namespace)?;
-        let hashes = match required::<Self, _>("hashes", message.hashes)? {
-            Hashes::Dense(it) => PrefixHashes::Dense(hashes(it.hashes)),
-            Hashes::Sparse(it) => PrefixHashes::Sparse {
-                every: NonZeroU32::new(it.every).ok_or_else(|| invalid::<Self>("every", "is 0"))?,
-                blocks: it.blocks,
-                hashes: hashes(it.hashes),
-            },
-        };
+        let hashes = required::<Self, _>("hashes", message.hashes)?;
         Ok(Self {
             namespace: Namespace::from_wire(namespace)?,
-            hashes,
+            hashes: PrefixHashes::from_wire(hashes)?,
             record: message.record,
         })
     }
@@ -157,7 +185,7 @@ impl Wire for LocateRequest {
             namespace: Some(self.namespace.to_wire()),
             worker: self.worker.to_string(),
             epoch: self.epoch.get(),
-            hashes: numbers(&self.hashes),
+            hashes: Some(self.hashes.to_wire()),
             wait_nanos: nanos(self.deadline),
         }
     }
@@ -165,11 +193,12 @@ impl Wire for LocateRequest {
     fn from_wire(message: wire::LocateRequest) -> Result<Self, DecodeError> {
         let namespace = required::<Self, _>("namespace", message.namespace)?;
         let worker = WorkerId::new(&message.worker);
+        let hashes = required::<Self, _>("hashes", message.hashes)?;
         Ok(Self {
             namespace: Namespace::from_wire(namespace)?,
             worker: worker.map_err(|why| invalid::<Self>("worker", why))?,
             epoch: Epoch::new(message.epoch),
-            hashes: hashes(message.hashes).into(),
+            hashes: PrefixHashes::from_wire(hashes)?,
             deadline: Duration::from_nanos(message.wait_nanos),
         })
     }

@@ -15,7 +15,7 @@ use crate::DecodeError;
 use crate::convert::{Wire, wire};
 use crate::rpc::{
     CallError, DumpItem, DumpStream, Index, LocateRequest, OverlapAnswer, OverlapRequest,
-    TargetDigest,
+    TargetDigest, overlap_by_sample,
 };
 use wire::index_client::IndexClient;
 
@@ -41,13 +41,7 @@ fn client(channel: tonic::transport::Channel) -> IndexClient<tonic::transport::C
 #[async_trait]
 impl Index for RemoteIndex {
     async fn overlap(&self, request: OverlapRequest) -> Result<OverlapAnswer, CallError> {
-        let limits = (limits::LOOKUP, limits::INDEX_REQUEST);
-        let answered = self
-            .0
-            .call(SERVICE, limits, &request, |channel, request| async move {
-                client(channel).overlap(request).await
-            });
-        answered.await
+        overlap_by_sample(request, |request| self.overlap_as_asked(request)).await
     }
 
     async fn locate(&self, request: LocateRequest) -> Result<Vec<DpRank>, CallError> {
@@ -106,6 +100,16 @@ impl Index for RemoteIndex {
 const LONGEST_WAIT: std::time::Duration = std::time::Duration::from_secs(60);
 
 impl RemoteIndex {
+    async fn overlap_as_asked(&self, request: OverlapRequest) -> Result<OverlapAnswer, CallError> {
+        let limits = (limits::LOOKUP, limits::INDEX_REQUEST);
+        let answered = self
+            .0
+            .call(SERVICE, limits, &request, |channel, request| async move {
+                client(channel).overlap(request).await
+            });
+        answered.await
+    }
+
     fn failed(&self, line: &Line, failed: &Status) -> CallError {
         self.0.notice(line, failed);
         status::read_call_error(SERVICE, self.0.address(), failed)

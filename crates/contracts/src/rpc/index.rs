@@ -1,7 +1,6 @@
 //! Asking who holds a prefix.
 
 use std::num::NonZeroU32;
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -36,8 +35,8 @@ pub struct OverlapRequest {
     pub record: bool,
 }
 
-/// A request's full blocks as sequence hashes: all of them, or a sample that names the rest, because a
-/// sequence hash names everything before it too.
+/// A request's full blocks as sequence hashes: all of them, or some that name the rest, because a sequence hash names
+/// everything before it too. [`super::overlap_by_sample`] has an exact answer from a sample and a window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PrefixHashes {
     /// Each, from the first.
@@ -52,7 +51,22 @@ pub enum PrefixHashes {
         /// One hash for each `every` full blocks, and one for the last block where that is not among them.
         hashes: Vec<SequenceHash>,
     },
+    /// The blocks that follow the first `after`, each. The answer is that to all blocks up to the window's end,
+    /// ceiling and stored being 0 where they end before it; it says that nobody holds anything where the index does
+    /// not know the block before the window. Nothing but the window is recorded.
+    Window {
+        /// Blocks before the window. Indexes take multiples of 16.
+        after: NonZeroU32,
+        /// The last of them.
+        last: SequenceHash,
+        /// Those of the window.
+        hashes: Vec<SequenceHash>,
+    },
 }
+
+/// Blocks from one hash of a sample to the next, and the most of a window: of a million tokens in blocks of 16 a sample
+/// is 8 KiB instead of 512, and a window half of one.
+pub const SAMPLED: NonZeroU32 = NonZeroU32::new(64).expect("it is not 0");
 
 /// A prefix, looked for on the ranks of one worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,8 +77,8 @@ pub struct LocateRequest {
     pub worker: WorkerId,
     /// Its incarnation.
     pub epoch: Epoch,
-    /// The sequence hashes of the prefix's blocks, each, from the first.
-    pub hashes: Arc<[SequenceHash]>,
+    /// The prefix; [`PrefixHashes::end`] is enough of it.
+    pub hashes: PrefixHashes,
     /// How long to wait for a rank that holds it.
     pub deadline: Duration,
 }
@@ -121,11 +135,43 @@ impl PrefixHashes {
         }
     }
 
-    /// How many full blocks the request has.
+    /// The window of [`SAMPLED`] blocks behind the first `after`, which are fewer than there are; all of those where
+    /// that is 0.
+    pub fn window(dense: &[SequenceHash], after: usize) -> Self {
+        let (before, behind) = dense.split_at(after);
+        let most = behind.len().min(SAMPLED.get() as usize);
+        let hashes = behind[..most].to_vec();
+        let after = u32::try_from(after).unwrap_or(u32::MAX);
+        match (NonZeroU32::new(after), before.last()) {
+            (Some(after), Some(&last)) => Self::Window {
+                after,
+                last,
+                hashes,
+            },
+            _ => Self::Dense(hashes),
+        }
+    }
+
+    /// The last window of a request that has all of its sequence hashes, at least one: who holds that holds all.
+    pub fn end(dense: &[SequenceHash]) -> Self {
+        let step = SAMPLED.get() as usize;
+        Self::window(dense, dense.len().saturating_sub(1) / step * step)
+    }
+
+    /// How many full blocks the request has, as far as it is told of.
     pub fn blocks(&self) -> usize {
         match self {
             Self::Dense(hashes) => hashes.len(),
             Self::Sparse { blocks, .. } => *blocks as usize,
+            Self::Window { after, hashes, .. } => after.get() as usize + hashes.len(),
+        }
+    }
+
+    /// The last hash sent.
+    pub fn last(&self) -> Option<SequenceHash> {
+        match self {
+            Self::Dense(hashes) | Self::Sparse { hashes, .. } => hashes.last().copied(),
+            Self::Window { last, hashes, .. } => Some(*hashes.last().unwrap_or(last)),
         }
     }
 
@@ -133,6 +179,7 @@ impl PrefixHashes {
     pub fn sent(&self) -> usize {
         match self {
             Self::Dense(hashes) | Self::Sparse { hashes, .. } => hashes.len(),
+            Self::Window { hashes, .. } => 1 + hashes.len(),
         }
     }
 }

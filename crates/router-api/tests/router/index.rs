@@ -96,7 +96,7 @@ impl Index for FakeIndex {
         loop {
             let located = self.located.lock().unwrap().clone();
             match located {
-                Located::OnBut(rank, missing) if request.hashes.last() != Some(&missing) => {
+                Located::OnBut(rank, missing) if request.hashes.last() != Some(missing) => {
                     return Ok(vec![DpRank::new(rank)]);
                 }
                 Located::On(ranks) => return Ok(ranks.into_iter().map(DpRank::new).collect()),

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use affinity::Evidence;
-use contracts::rpc::PrefixHashes;
 use serde_json::{Value, json};
 
 use crate::client::{Answer, Client};
@@ -254,10 +253,7 @@ async fn a_rank_that_announces_other_prompts_is_not_silent() {
     let mut engine = Engine::start().await;
     let world = World::before(&[&engine]).await;
     let (first, asked) = turn(&world.client, &mut engine, silent_of_it).await;
-    let tail = match &world.index.asked.lock().unwrap()[0].hashes {
-        PrefixHashes::Dense(hashes) => *hashes.last().unwrap(),
-        PrefixHashes::Sparse { .. } => unreachable!("few blocks are asked for one by one"),
-    };
+    let tail = world.index.asked.lock().unwrap()[0].hashes.last().unwrap();
     let asked = asked.unwrap();
     world.index.locate(Located::OnBut(asked, tail));
     let body = json!({"model": "m", "prompt": (50..60).collect::<Vec<u32>>()}).to_string();
