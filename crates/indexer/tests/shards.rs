@@ -17,6 +17,7 @@ use contracts::topics::KV_EVENTS;
 use domain::{BlockHash, DpRank, KvBatch, SequenceHash, Target, TargetState, sequence_hashes};
 use futures::StreamExt;
 use indexer::Config;
+use tokio::time::{Instant, sleep};
 use world::{
     Running, World, batch, contents, history, namespace, rebuilt, start_with, stored, target, until,
 };
@@ -141,6 +142,61 @@ async fn shards_answer_as_one_index_and_a_missing_one_is_unknown() {
     let none = Shards::new(vec![Arc::new(Silent(None))], Duration::from_millis(1));
     let refused = none.overlap(request(&[1])).await.unwrap_err();
     assert!(refused.is_retryable());
+}
+
+/// An index that takes its time.
+struct Slow(Arc<dyn Index>, Duration);
+
+#[async_trait]
+impl Index for Slow {
+    async fn overlap(&self, request: OverlapRequest) -> Result<OverlapAnswer, CallError> {
+        sleep(self.1).await;
+        self.0.overlap(request).await
+    }
+
+    async fn locate(&self, request: LocateRequest) -> Result<Vec<DpRank>, CallError> {
+        self.0.locate(request).await
+    }
+
+    async fn digests(&self) -> Result<Vec<TargetDigest>, CallError> {
+        self.0.digests().await
+    }
+
+    async fn dump(&self) -> Result<DumpStream, CallError> {
+        self.0.dump().await
+    }
+}
+
+#[tokio::test]
+async fn shards_are_asked_at_once_and_a_late_one_is_unknown() {
+    let (world, _) = World::new();
+    for batch in history(12, 20) {
+        world.append(batch).await;
+    }
+    let [even, odd] = [
+        start_shard(&world, "even", "0/2").await,
+        start_shard(&world, "odd", "1/2").await,
+    ];
+    tokio::time::pause();
+    let ask = async |even_after: Duration, odd_after: Duration| {
+        let even: Arc<dyn Index> = Arc::new(Slow(even.index.clone(), even_after));
+        let odd: Arc<dyn Index> = Arc::new(Slow(odd.index.clone(), odd_after));
+        let asked = Instant::now();
+        let shards = Shards::new(vec![even, odd], Shards::DEADLINE);
+        let answer = shards.overlap(request(&[1])).await.unwrap();
+        (answer.unknown, asked.elapsed())
+    };
+    let in_time = Shards::DEADLINE - Duration::from_millis(5);
+    let late = Shards::DEADLINE + Duration::from_millis(5);
+    let near = Duration::from_millis(2);
+
+    let (unknown, took) = ask(in_time, in_time).await;
+    assert!(unknown.is_nothing());
+    assert!(took < in_time + near, "{took:?}: not one after the other");
+    let (unknown, took) = ask(late, in_time).await;
+    let partitions: Vec<u32> = unknown.partitions().collect();
+    assert_eq!(partitions, [0, 2, 4, 6, 8, 10, 12, 14]);
+    assert!(took < Shards::DEADLINE + near, "{took:?}");
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode};
 use contracts::rpc::{
-    Affinity, Bound, CallError, Dispatch, Index, OverlapRequest, PrefixHashes, Unknown,
+    Affinity, Bound, CallError, Dispatch, Index, OverlapRequest, PrefixHashes, Shards, Unknown,
 };
 use domain::{DpRank, InstanceId, ModelName, Target, WorkerId};
 use futures::future::join_all;
@@ -29,6 +29,8 @@ use crate::openai::Fields;
 
 /// How long index and affinity store may take before a decision is made without them.
 pub(crate) const ASK_TIMEOUT: Duration = Duration::from_millis(50);
+// A late shard is given up before the whole index is.
+const _: () = assert!(Shards::DEADLINE.as_millis() < ASK_TIMEOUT.as_millis());
 /// How long an engine may take to tokenise: about 1 s for a million tokens.
 const TOKENIZE_TIMEOUT: Duration = Duration::from_secs(2);
 

@@ -23,8 +23,12 @@ pub struct Shards {
 }
 
 impl Shards {
+    /// How long routers wait for the slowest shard. It is less than the 50 ms that they wait for the index as a whole, by
+    /// what merging and a busy machine may take: then those that have answered count, and the late one is unknown.
+    pub const DEADLINE: Duration = Duration::from_millis(40);
+
     /// Asks `shards`, and goes on without those that have not answered an overlap within `deadline`: less than
-    /// the caller's own patience.
+    /// the caller's own patience, such as [`Self::DEADLINE`].
     pub fn new(shards: Vec<Arc<dyn Index>>, deadline: Duration) -> Self {
         Self { shards, deadline }
     }
