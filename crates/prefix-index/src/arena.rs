@@ -53,11 +53,38 @@ pub(crate) fn set_word(lines: &[Line], index: usize, value: u64) {
     lines[index / WORDS].set(index % WORDS, value);
 }
 
+/// How many of the first of `wanted` are the words of `lines` from `from` on.
+#[inline]
+pub(crate) fn agreeing(lines: &[Line], from: usize, wanted: &[u64]) -> usize {
+    let mut done = 0;
+    for line in lines.get(from / WORDS..).unwrap_or_default() {
+        let rest = &wanted[done..];
+        let first = (from + done) % WORDS;
+        let differs = |(word, wanted): (&AtomicU64, &u64)| word.load(Ordering::Relaxed) ^ wanted;
+        if let (0, Some(all)) = (first, rest.first_chunk::<WORDS>()) {
+            let pairs = line.words().iter().zip(all);
+            if pairs.fold(0, |any, pair| any | differs(pair)) == 0 {
+                done += WORDS;
+                continue;
+            }
+        }
+        let pairs = line.words()[first..].iter().zip(rest);
+        let same = pairs.take_while(|pair| differs(*pair) == 0).count();
+        done += same;
+        if first + same < WORDS {
+            break;
+        }
+    }
+    done
+}
+
 /// Segments of lines, each made when it is first needed.
 #[derive(Debug)]
 pub(crate) struct Arena {
-    segments: Box<[OnceLock<Box<[Line]>>]>,
+    segments: Box<[OnceLock<Segment>]>,
 }
+
+type Segment = Box<[Line; SEGMENT_LINES]>;
 
 impl Arena {
     pub(crate) fn new() -> Self {
@@ -70,14 +97,14 @@ impl Arena {
     #[inline]
     pub(crate) fn lines(&self, first: u32, count: usize) -> Option<&[Line]> {
         let segment = self.segments.get((first >> SEGMENT_BITS) as usize)?.get()?;
-        let from = first as usize & (SEGMENT_LINES - 1);
+        let from = first as usize % SEGMENT_LINES;
         segment.get(from..from + count)
     }
 
     #[inline]
     pub(crate) fn line(&self, at: u32) -> Option<&Line> {
         let segment = self.segments.get((at >> SEGMENT_BITS) as usize)?.get()?;
-        segment.get(at as usize & (SEGMENT_LINES - 1))
+        Some(&segment[at as usize % SEGMENT_LINES])
     }
 
     /// Lines that the writer knows to be there.
@@ -88,8 +115,10 @@ impl Arena {
     }
 
     fn add(&self, segment: usize) {
-        self.segments[segment]
-            .get_or_init(|| (0..SEGMENT_LINES).map(|_| Line::default()).collect());
+        self.segments[segment].get_or_init(|| {
+            let lines: Box<[Line]> = (0..SEGMENT_LINES).map(|_| Line::default()).collect();
+            lines.try_into().expect("so many were made")
+        });
     }
 }
 
@@ -99,23 +128,25 @@ pub(crate) struct Space {
     /// The lowest line never given out, and the end of its segment.
     next: usize,
     end: usize,
-    /// Free extents of up to [`SMALL`] lines, by length, to be given out as they are.
-    small: [Vec<u32>; SMALL],
-    /// Other free extents, which grow together with their neighbours: where they are, and by length.
+    /// Free extents by class, to be given out again as they are, and the lines of those that can be merged.
+    whole: [Vec<u32>; CLASSES],
+    in_whole: usize,
+    /// Other free extents, which have grown together with their neighbours: where they are, and by length.
     free: BTreeMap<u32, u32>,
     by_length: BTreeSet<(u32, u32)>,
     used: usize,
 }
 
-/// Extents that short runs and lists take; there are many and they come back soon.
+/// Extents of up to so many lines are never merged: short runs and lists take them, and soon give them back.
 const SMALL: usize = 4;
+/// Larger ones are merged, where nothing fits and they are more than one in so many of the lines in use.
+const IDLE_PART: usize = 16;
 
 /// Classes of extents: 1 to 8 lines, then four to each doubling, up to a segment.
-#[cfg(test)]
 const CLASSES: usize = 8 + 4 * (SEGMENT_BITS as usize - 3);
 
 /// The smallest class of at least `lines`.
-fn class_of(lines: usize) -> usize {
+const fn class_of(lines: usize) -> usize {
     if lines <= 8 {
         return lines - 1;
     }
@@ -125,12 +156,17 @@ fn class_of(lines: usize) -> usize {
 }
 
 /// Lines in an extent of `class`.
-fn lines_in(class: usize) -> usize {
+const fn lines_in(class: usize) -> usize {
     if class < 8 {
         return class + 1;
     }
     let (doubling, step) = ((class - 8) / 4, (class - 8) % 4);
     (step + 5) << (doubling + 1)
+}
+
+/// Lines of an extent of `size` that can be merged.
+const fn mergeable(size: usize) -> usize {
+    if size <= SMALL { 0 } else { size }
 }
 
 /// What an extent of at least `lines` really has.
@@ -144,7 +180,8 @@ impl Space {
         Self {
             next: 1,
             end: 0,
-            small: [const { Vec::new() }; SMALL],
+            whole: [const { Vec::new() }; CLASSES],
+            in_whole: 0,
             free: BTreeMap::new(),
             by_length: BTreeSet::new(),
             used: 0,
@@ -168,19 +205,21 @@ impl Space {
 
     /// The first of [`rounded`] `lines` lines. The caller has made sure that there is room.
     pub(crate) fn take(&mut self, arena: &Arena, lines: usize) -> u32 {
-        let size = rounded(lines);
+        let class = class_of(lines);
+        let size = lines_in(class);
         self.used += size;
-        if let Some(small) = self.small.get_mut(size - 1)
-            && let Some(at) = small.pop()
-        {
+        if let Some(at) = self.whole[class].pop() {
+            self.in_whole -= mergeable(size);
             return at;
         }
-        let wanted = (size as u32, 0);
-        if let Some((length, at)) = self.by_length.range(wanted..).next().copied() {
-            self.by_length.remove(&(length, at));
-            self.free.remove(&at);
-            self.keep(at + size as u32, length - size as u32);
+        if let Some(at) = self.cut(size as u32) {
             return at;
+        }
+        if self.used < IDLE_PART * self.in_whole {
+            self.merge_all();
+            if let Some(at) = self.cut(size as u32) {
+                return at;
+            }
         }
         if self.end < self.next + size {
             self.open_segment(arena);
@@ -194,6 +233,15 @@ impl Space {
         at
     }
 
+    /// Takes `size` lines off the smallest free extent that has them.
+    fn cut(&mut self, size: u32) -> Option<u32> {
+        let (length, at) = self.by_length.range((size, 0)..).next().copied()?;
+        self.by_length.remove(&(length, at));
+        self.free.remove(&at);
+        self.keep(at + size, length - size);
+        Some(at)
+    }
+
     fn open_segment(&mut self, arena: &Arena) {
         let rest = self.end.saturating_sub(self.next);
         self.keep(self.next as u32, rest as u32);
@@ -204,11 +252,21 @@ impl Space {
 
     /// Takes back an extent of [`rounded`] `lines`.
     pub(crate) fn give(&mut self, at: u32, lines: usize) {
-        let size = rounded(lines);
+        let class = class_of(lines);
+        let size = lines_in(class);
         self.used -= size;
-        match self.small.get_mut(size - 1) {
-            Some(small) => small.push(at),
-            None => self.merge(at, size as u32),
+        self.in_whole += mergeable(size);
+        self.whole[class].push(at);
+    }
+
+    /// Lets the larger extents grow together with their neighbours.
+    fn merge_all(&mut self) {
+        for class in class_of(SMALL) + 1..CLASSES {
+            let size = lines_in(class);
+            for at in std::mem::take(&mut self.whole[class]) {
+                self.in_whole -= size;
+                self.merge(at, size as u32);
+            }
         }
     }
 

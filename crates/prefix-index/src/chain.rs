@@ -25,6 +25,7 @@ pub(crate) struct Under {
 }
 
 /// A name as a number: a text or digest is known by its xxh3-64.
+#[inline]
 pub(crate) fn name_of(engine_hash: &EngineHash) -> u64 {
     match engine_hash {
         EngineHash::Int(name) => *name,

@@ -32,14 +32,11 @@ impl Work<'_> {
             self.forest.set_hold(run, self.rank.slot, left);
             for (range, _) in held {
                 self.rank.blocks -= range.len() as u64;
-                for offset in range.clone() {
+                for offset in range {
                     self.rank.odd.take(place(run, offset));
                 }
-                if let Some(domain) = self.rank.domain {
-                    self.forest.unname(domain, run, range);
-                }
             }
-            self.forest.trim(run);
+            self.forest.settle(run);
         }
         let dropped = before - self.rank.blocks;
         if 0 < dropped {

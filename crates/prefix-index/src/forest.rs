@@ -1,9 +1,11 @@
-//! The runs of all namespaces as the writer sees them: finding, growing, trimming and freeing them.
+//! The runs of all namespaces as the writer sees them: finding, planting and growing them.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::arena::{Space, WORDS, rounded, set_word, word};
 use crate::board::Board;
+use crate::ghosts::{Ghosts, Life};
 use crate::list::List;
 use crate::namespaces::Namespaces;
 use crate::naming::{Column, Domains};
@@ -22,14 +24,15 @@ pub(crate) const MAX_NEW_BLOCKS: usize = 1 << 21;
 pub(crate) struct Forest {
     pub(crate) board: Arc<Board>,
     /// Of headers.
-    runs: Space,
+    pub(crate) runs: Space,
     /// Of everything else.
     pub(crate) lines: Space,
     pub(crate) info: Vec<Info>,
     pub(crate) namespaces: Namespaces,
     pub(crate) domains: Domains,
     /// Blocks of all runs.
-    blocks: usize,
+    pub(crate) blocks: usize,
+    pub(crate) ghosts: Ghosts,
     pub(crate) list: List,
     /// Runs that have more than [`crate::run::MAX_PARTS`] since the operation began.
     pub(crate) crowded: Vec<u32>,
@@ -39,11 +42,12 @@ pub(crate) struct Forest {
 #[derive(Debug, Default)]
 pub(crate) struct Info {
     pub(crate) namespace: u32,
-    /// How many runs hang on it, by offset, ascending.
-    children: Vec<(u16, u32)>,
+    pub(crate) life: Life,
     /// Names that are not sequence hashes, by domain, ascending.
     pub(crate) columns: Vec<Column>,
-    /// Offsets of blocks that are held and whose sequence hash is the name of a block elsewhere.
+    /// Of how many of the first blocks the sequence hashes are canonical names, but for those of `unnamed`.
+    pub(crate) named: u16,
+    /// Offsets of blocks whose sequence hash is the name of a block elsewhere.
     pub(crate) unnamed: Vec<u16>,
 }
 
@@ -64,6 +68,7 @@ impl Forest {
             namespaces: Namespaces::default(),
             domains: Domains::new(),
             blocks: 0,
+            ghosts: Ghosts::new(departed_bound),
             list: List::default(),
             crowded: Vec::new(),
         }
@@ -71,6 +76,11 @@ impl Forest {
 
     pub(crate) fn blocks(&self) -> usize {
         self.blocks
+    }
+
+    /// Runs that are still to be looked at for names that nobody uses any more.
+    pub(crate) fn unswept(&self) -> usize {
+        self.domains.unswept(self.info.len())
     }
 
     /// Lines in use, and lines that ever were.
@@ -121,8 +131,13 @@ impl Forest {
     pub(crate) fn has_block(&self, at: Place, block: u64) -> bool {
         let view = self.view(at.run);
         let offset = at.offset as usize;
+        offset < view.len && self.block_at(&view, offset) == block
+    }
+
+    /// The hash of the block at `offset`.
+    pub(crate) fn block_at(&self, view: &View, offset: usize) -> u64 {
         let blocks = view.blocks(&self.board.lines).expect("the writer's own");
-        offset < view.len && word(blocks, offset) == block
+        word(blocks, offset)
     }
 
     /// The run under `key` that begins a chain with `block`.
@@ -133,9 +148,6 @@ impl Forest {
 
     /// The run that hangs on `parent` after its first `hangs_at` blocks and begins with `block`.
     pub(crate) fn fork(&self, parent: u32, hangs_at: usize, block: u64) -> Option<u32> {
-        if !self.view(parent).has_children {
-            return None;
-        }
         let fork = self.board.fork(parent, hangs_at as u32, block);
         fork.expect("nobody else writes")
     }
@@ -172,9 +184,10 @@ impl Forest {
             columns,
             ..View::empty()
         };
+        let view = View { key, ..view };
         view.write_span(header);
         end_write(header.atomic(VERSION));
-        self.fill(run, 0, new);
+        self.fill(run, &view, 0, new);
         let hash = board.secrets.sequence(key, new.sequences[0]);
         let first = Place { run, offset: 0 };
         board
@@ -193,8 +206,7 @@ impl Forest {
     }
 
     /// Adds as many of `new` to the end of `run` as it has room for. Answers how many.
-    pub(crate) fn append(&mut self, run: u32, new: NewBlocks<'_>) -> usize {
-        let mut view = self.view(run);
+    pub(crate) fn append(&mut self, run: u32, mut view: View, new: NewBlocks<'_>) -> usize {
         let count = new.blocks.len().min(MAX_BLOCKS - view.len);
         let old = view.len;
         view.len += count;
@@ -208,13 +220,13 @@ impl Forest {
         begin_write(header.atomic(VERSION));
         self.resize(&mut view, lines, old);
         view.write_span(header);
-        self.fill(run, old, new);
+        self.fill(run, &view, old, new);
         end_write(header.atomic(VERSION));
         count
     }
 
     /// Moves the columns, whose first `kept` blocks count, to ones of `lines` lines each.
-    fn resize(&mut self, view: &mut View, lines: usize, kept: usize) {
+    pub(crate) fn resize(&mut self, view: &mut View, lines: usize, kept: usize) {
         if lines == view.column_lines {
             return;
         }
@@ -236,150 +248,29 @@ impl Forest {
     }
 
     /// Writes `new` behind the first `from` blocks, as far as the run reaches.
-    fn fill(&mut self, run: u32, from: usize, new: NewBlocks<'_>) {
-        let view = self.view(run);
+    fn fill(&mut self, run: u32, view: &View, from: usize, new: NewBlocks<'_>) {
         let board = &*self.board;
         let blocks = view.blocks(&board.lines).expect("the writer's own");
         let sequences = view.sequences(&board.lines).expect("the writer's own");
-        let key = view.key;
-        for (offset, (block, sequence)) in
-            (from..view.len).zip(new.blocks.iter().zip(new.sequences))
-        {
+        let new_blocks = new.blocks.iter().zip(new.sequences);
+        for (offset, (block, sequence)) in (from..view.len).zip(new_blocks) {
             set_word(blocks, offset, *block);
             set_word(sequences, offset, *sequence);
-            if is_anchor(view.start, offset) {
-                let hash = board.secrets.sequence(key, *sequence);
-                let place = place(run, offset);
-                board
-                    .anchors
-                    .insert(&board.lines, &mut self.lines, hash, place);
-            }
+        }
+        for offset in anchors(view.start, from..view.len) {
+            let sequence = new.sequences[offset - from];
+            let hash = board.secrets.sequence(view.key, sequence);
+            let place = place(run, offset);
+            board
+                .anchors
+                .insert(&board.lines, &mut self.lines, hash, place);
         }
         self.blocks += view.len - from;
-    }
-
-    /// Lets go of the blocks at the end of `run` that neither anybody holds nor anything hangs on, and of the
-    /// run if none are left, and so on with its parent. Answers how many blocks went.
-    pub(crate) fn trim(&mut self, mut run: u32) -> usize {
-        let mut gone = 0;
-        loop {
-            let mut view = self.view(run);
-            let held = self.held_to(&view);
-            let hung = self.info[run as usize].children.last();
-            let end = held.max(hung.map_or(0, |it| it.0 as usize));
-            if end == view.len {
-                return gone;
-            }
-            gone += view.len - end;
-            self.blocks -= view.len - end;
-            self.forget(run, &view, end);
-            if end == 0 {
-                let (parent, hangs_at) = (view.parent, view.hangs_at);
-                self.uproot(run, &view);
-                if parent == NO_RUN {
-                    return gone;
-                }
-                self.count_child(parent, hangs_at as u16, false);
-                run = parent;
-                continue;
-            }
-            view.len = end;
-            let board = self.board.clone();
-            let header = &board.runs.own(run, 1)[0];
-            begin_write(header.atomic(VERSION));
-            let lines = column_lines(end);
-            if lines * 2 <= view.column_lines {
-                self.resize(&mut view, lines, end);
-            }
-            view.write_span(header);
-            end_write(header.atomic(VERSION));
-            for column in &mut self.info[run as usize].columns {
-                column.trim(end);
-            }
-            self.info[run as usize]
-                .unnamed
-                .retain(|it| usize::from(*it) < end);
-            return gone;
-        }
-    }
-
-    /// Moves the blocks from `from` on among the departed, and takes their anchors away.
-    fn forget(&mut self, run: u32, view: &View, from: usize) {
-        let board = &*self.board;
-        let sequences = view.sequences(&board.lines).expect("the writer's own");
-        let hash = |offset: usize| board.secrets.sequence(view.key, word(sequences, offset));
-        let touched = (from..view.len).map(|it| board.departed.touch(hash(it)));
-        std::hint::black_box(touched.fold(0, |all, it| all ^ it));
-        for offset in from..view.len {
-            let hash = hash(offset);
-            board.departed.insert(hash);
-            if is_anchor(view.start, offset) {
-                let place = place(run, offset);
-                board
-                    .anchors
-                    .remove(&board.lines, &mut self.lines, hash, place);
-            }
-        }
-    }
-
-    /// Frees a run without blocks.
-    fn uproot(&mut self, run: u32, view: &View) {
-        let board = &*self.board;
-        let sequence = view.sequence(&board.lines, 0).expect("the writer's own");
-        let block = word(view.blocks(&board.lines).expect("the writer's own"), 0);
-        let first = Place { run, offset: 0 };
-        let hash = board.secrets.sequence(view.key, sequence);
-        board
-            .heads
-            .remove(&board.lines, &mut self.lines, hash, first);
-        if view.parent != NO_RUN {
-            let hash = board.secrets.fork(view.parent, view.hangs_at, block);
-            board
-                .forks
-                .remove(&board.lines, &mut self.lines, hash, first);
-        }
-        let header = &board.runs.own(run, 1)[0];
-        begin_write(header.atomic(VERSION));
-        View::empty().write_span(header);
-        end_write(header.atomic(VERSION));
-        self.lines.give(view.columns, 2 * view.column_lines);
-        if view.list != 0 {
-            self.lines.give(view.list, view.list_lines);
-        }
-        self.runs.give(run, 1);
-        let info = std::mem::take(&mut self.info[run as usize]);
-        debug_assert!(
-            info.children.is_empty(),
-            "what something hangs on is not freed"
-        );
-        self.namespaces.drop_run(info.namespace);
-    }
-
-    fn count_child(&mut self, run: u32, hangs_at: u16, comes: bool) {
-        let children = &mut self.info[run as usize].children;
-        let had_any = !children.is_empty();
-        match children.binary_search_by_key(&hangs_at, |it| it.0) {
-            Ok(at) if comes => children[at].1 += 1,
-            Ok(at) if children[at].1 == 1 => {
-                children.remove(at);
-            }
-            Ok(at) => children[at].1 -= 1,
-            Err(at) => children.insert(at, (hangs_at, 1)),
-        }
-        let has_any = !children.is_empty();
-        if had_any != has_any {
-            let header = &self.board.runs.own(run, 1)[0];
-            let mut view = View::read(header);
-            view.has_children = has_any;
-            begin_write(header.atomic(VERSION));
-            view.write_lists(header);
-            end_write(header.atomic(VERSION));
-        }
     }
 }
 
 /// Lines of a column of `len` blocks. Both columns are one extent, whose rounding is theirs to use.
-fn column_lines(len: usize) -> usize {
+pub(crate) fn column_lines(len: usize) -> usize {
     rounded(2 * len.div_ceil(WORDS)) / 2
 }
 
@@ -390,6 +281,10 @@ pub(crate) fn place(run: u32, offset: usize) -> Place {
     }
 }
 
-fn is_anchor(start: u32, offset: usize) -> bool {
-    (start + offset as u32 + 1).is_multiple_of(Sparse::GRAIN)
+/// The offsets of `range` in a run after `start` blocks whose blocks have anchors: one in
+/// [`Sparse::GRAIN`] of a chain.
+pub(crate) fn anchors(start: u32, range: Range<usize>) -> impl Iterator<Item = usize> {
+    let grain = Sparse::GRAIN as usize;
+    let past = (start as usize + range.start) % grain;
+    (range.start + grain - 1 - past..range.end).step_by(grain)
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::arena::word;
 use crate::forest::Forest;
 use crate::list::{cut_of, has, is_in, set_lines};
-use crate::run::{Entry, MAX_PARTS, Part, Tiers, VERSION, View, WHOLE};
+use crate::run::{Entries, Entry, MAX_PARTS, Part, Tiers, VERSION, View, WHOLE};
 use crate::sync::{begin_write, end_write};
 
 /// What one slot holds of a run.
@@ -40,26 +40,12 @@ pub(crate) struct Reach {
 impl Forest {
     /// What `slot` holds of the run that `view` shows.
     pub(crate) fn hold_of(&self, view: &View, slot: u32) -> Hold {
-        let arena = &self.board.lines;
-        let entries = view.entries(arena).expect("the writer's own");
-        for index in 0..view.prefixes {
-            match entries.get(index) {
-                Entry::One { cut, slot: one } if one == slot => return Hold::Prefix(cut),
-                Entry::Many { cut, words, line } if has(arena, (line, words), slot) => {
-                    return Hold::Prefix(cut);
-                }
-                _ => {}
-            }
+        if let Some(cut) = self.prefix_of(view, slot) {
+            return Hold::Prefix(cut);
         }
+        let entries = view.entries(&self.board.lines).expect("the writer's own");
         let end = view.prefixes + view.parts;
-        let (mut first, mut after) = (view.prefixes, end);
-        while first < after {
-            let middle = first.midpoint(after);
-            match entries.get(middle) {
-                Entry::Part(part) if part.slot < slot => first = middle + 1,
-                _ => after = middle,
-            }
-        }
+        let first = first_part(view, entries, slot);
         let mut own = Vec::new();
         for index in first..end {
             match entries.get(index) {
@@ -75,17 +61,43 @@ impl Forest {
 
     /// The tiers in which `slot` has the block at `offset`.
     pub(crate) fn tiers_of(&self, view: &View, slot: u32, offset: usize) -> Tiers {
-        match self.hold_of(view, slot) {
-            Hold::Nothing => Tiers::NONE,
-            Hold::Prefix(cut) if offset < cut as usize => Tiers::GPU,
-            Hold::Prefix(_) => Tiers::NONE,
-            Hold::Parts(parts) => {
-                let part = parts
-                    .iter()
-                    .find(|it| it.range().contains(&(offset as u32)));
-                part.map_or(Tiers::NONE, |it| it.tiers)
+        let entries = view.entries(&self.board.lines).expect("the writer's own");
+        if let Some(cut) = self.prefix_of(view, slot) {
+            return if offset < cut as usize {
+                Tiers::GPU
+            } else {
+                Tiers::NONE
+            };
+        }
+        let first = first_part(view, entries, slot);
+        let parts = (first..view.prefixes + view.parts).map_while(|it| match entries.get(it) {
+            Entry::Part(part) if part.slot == slot => Some(part),
+            _ => None,
+        });
+        let mut at = parts.filter(|it| it.range().contains(&(offset as u32)));
+        at.next().map_or(Tiers::NONE, |it| it.tiers)
+    }
+
+    /// How many of the first blocks `slot` holds, or [`WHOLE`], if that is all it holds.
+    #[inline]
+    fn prefix_of(&self, view: &View, slot: u32) -> Option<u32> {
+        let arena = &self.board.lines;
+        let entries = view.entries(arena).expect("the writer's own");
+        for index in 0..view.prefixes {
+            match entries.get(index) {
+                Entry::One { cut, slot: one } if one == slot => return Some(cut),
+                Entry::Many { cut, words, line } if has(arena, (line, words), slot) => {
+                    return Some(cut);
+                }
+                _ => {}
             }
         }
+        None
+    }
+
+    /// Whether `slot` holds all of the run, however it grows.
+    pub(crate) fn holds_all(&self, view: &View, slot: u32) -> bool {
+        self.prefix_of(view, slot) == Some(WHOLE)
     }
 
     /// Makes `slot` hold `range` of `run` in exactly `tiers`.
@@ -250,6 +262,19 @@ impl Forest {
             Entry::Part(_) => false,
         })
     }
+}
+
+/// The first entry that is a part of `slot` or of a later one.
+fn first_part(view: &View, entries: Entries<'_>, slot: u32) -> usize {
+    let (mut first, mut after) = (view.prefixes, view.prefixes + view.parts);
+    while first < after {
+        let middle = first.midpoint(after);
+        match entries.get(middle) {
+            Entry::Part(part) if part.slot < slot => first = middle + 1,
+            _ => after = middle,
+        }
+    }
+    first
 }
 
 impl Part {

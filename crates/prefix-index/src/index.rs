@@ -121,7 +121,7 @@ pub struct Size {
     pub namespaces: usize,
     /// Distinct blocks that are held, or lie before a held one of their chain, or wait to be swept.
     pub blocks: usize,
-    /// Runs of blocks of targets let go that are still to be swept.
+    /// Runs of blocks that are still to be swept: of targets let go, or for names that nobody uses any more.
     pub unswept: usize,
 }
 
@@ -194,7 +194,8 @@ impl PrefixIndex {
             KvOp::Cleared => self.clear(target, Claims::Complete),
             KvOp::Reset { .. } => self.clear(target, Claims::Partial { announced: 0 }),
         };
-        if !self.retired.is_empty() {
+        self.forest.reclaim();
+        if self.is_unswept() {
             let blocks = usize::try_from(applied.stored + applied.duplicates).unwrap_or(usize::MAX);
             self.sweep(blocks.saturating_mul(SWEPT_PER_BLOCK) + SWEPT_PER_OP);
         }
@@ -277,11 +278,12 @@ impl PrefixIndex {
 
     /// How much there is in all.
     pub fn size(&self) -> Size {
+        let unswept: usize = self.retired.iter().map(|it| it.runs.len()).sum();
         Size {
             targets: self.ranks.len(),
-            namespaces: self.forest.namespaces.len(),
-            blocks: self.forest.blocks(),
-            unswept: self.retired.iter().map(|it| it.runs.len()).sum(),
+            namespaces: self.forest.namespaces.live(),
+            blocks: self.forest.ghosts.live(),
+            unswept: unswept + self.forest.unswept(),
         }
     }
 
@@ -301,39 +303,50 @@ impl PrefixIndex {
         let mut left = budget;
         while 0 < left {
             let Some(retired) = self.retired.front_mut() else {
-                return false;
+                self.forest.sweep_columns(left);
+                break;
             };
             let (slot, domain) = (retired.slot, retired.domain);
             match retired.runs.pop() {
                 Some(run) => {
-                    let swept = self.sweep_run(run, slot, domain);
+                    let swept = self.sweep_run(run, slot);
                     left = left.saturating_sub(1 + swept);
                 }
                 None => {
                     if let Some(domain) = domain {
-                        self.forest.domains.leave(domain, slot);
+                        let forest = &mut self.forest;
+                        forest.domains.leave(domain, slot, &mut forest.lines);
                     }
                     self.slots.free.push(slot);
                     self.retired.pop_front();
                 }
             }
         }
-        !self.retired.is_empty()
+        self.forest.reclaim();
+        self.is_unswept()
     }
 
-    fn sweep_run(&mut self, run: u32, slot: u32, domain: Option<u32>) -> usize {
-        let view = self.forest.view(run);
-        let held = self.forest.stretches(&view, slot);
-        if held.is_empty() {
-            return 0;
+    fn is_unswept(&self) -> bool {
+        !self.retired.is_empty() || self.forest.unswept() != 0
+    }
+
+    /// Takes a slot out of a run. Answers how many blocks have become ghosts.
+    fn sweep_run(&mut self, run: u32, slot: u32) -> usize {
+        let forest = &mut self.forest;
+        let live = forest.ghosts.live();
+        if forest.hold_of(&forest.view(run), slot) != Hold::Nothing {
+            forest.set_hold(run, slot, Hold::Nothing);
+            forest.settle(run);
         }
-        self.forest.set_hold(run, slot, Hold::Nothing);
-        if let Some(domain) = domain {
-            for (range, _) in held {
-                self.forest.unname(domain, run, range);
-            }
-        }
-        self.forest.trim(run)
+        live - forest.ghosts.live()
+    }
+
+    /// Lets go of all but at most `ghosts` of the blocks that nobody holds and that still lie where they were, so
+    /// that what comes back is found again. There they take about thirty bytes each; afterwards they are
+    /// remembered in four. There are never more than a quarter of what is remembered at all.
+    pub fn reclaim(&mut self, ghosts: usize) {
+        self.forest.board.let_readers_go_first();
+        self.forest.reclaim_beyond(ghosts);
     }
 
     pub(crate) fn admit(&mut self, target: &Target) -> Result<(), Fenced> {

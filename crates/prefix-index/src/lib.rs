@@ -83,6 +83,7 @@ mod crowded;
 mod departed;
 mod digest;
 mod forest;
+mod ghosts;
 mod hashing;
 mod history;
 mod holders;

@@ -16,7 +16,9 @@ pub struct Memory {
     pub names: u64,
     /// Names that targets keep by themselves: of a second copy, another group, or another block of their domain.
     pub odd_names: usize,
-    /// Bytes for blocks that nobody holds any more.
+    /// Blocks that nobody holds any more and that still lie where they were; part of `used`.
+    pub ghosts: usize,
+    /// Bytes for the other blocks that nobody holds any more.
     pub departed: usize,
 }
 
@@ -31,6 +33,7 @@ impl PrefixIndex {
             kept: kept * size_of::<Line>() + forest.info.capacity() * size_of::<Info>(),
             names: forest.domains.names(),
             odd_names: odd.sum(),
+            ghosts: forest.ghosts(),
             departed: forest.board.departed.bytes(),
         }
     }

@@ -9,6 +9,8 @@ pub(crate) struct Namespaces {
     numbers: HashMap<Namespace, u32>,
     named: Vec<Option<Named>>,
     free: Vec<u32>,
+    /// How many have a live run.
+    live: usize,
 }
 
 #[derive(Debug)]
@@ -16,6 +18,8 @@ struct Named {
     name: Namespace,
     key: u64,
     runs: u64,
+    /// Those that are not ghosts altogether.
+    live: u64,
 }
 
 impl Namespaces {
@@ -37,6 +41,7 @@ impl Namespaces {
             name: name.clone(),
             key: key(),
             runs: 0,
+            live: 0,
         });
         self.numbers.insert(name.clone(), number);
         number
@@ -60,6 +65,18 @@ impl Namespaces {
         self.release(number);
     }
 
+    /// Counts a run of the namespace that comes to life, or becomes a ghost.
+    pub(crate) fn count_live(&mut self, number: u32, lives: bool) {
+        let named = self.at_mut(number);
+        if lives {
+            named.live += 1;
+            self.live += usize::from(named.live == 1);
+        } else {
+            named.live -= 1;
+            self.live -= usize::from(named.live == 0);
+        }
+    }
+
     pub(crate) fn key(&self, number: u32) -> u64 {
         self.at(number).key
     }
@@ -68,8 +85,14 @@ impl Namespaces {
         &self.at(number).name
     }
 
+    /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.numbers.len()
+    }
+
+    /// How many of them have more than ghosts.
+    pub(crate) fn live(&self) -> usize {
+        self.live
     }
 
     fn at(&self, number: u32) -> &Named {

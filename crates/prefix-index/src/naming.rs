@@ -4,28 +4,33 @@
 //! and takes no memory but its entry in the domain's table. Any other domain has a column of names beside a
 //! run. A name stands for one block of its domain at most; what does not fit that, an odd name, is kept by
 //! its target itself.
+//!
+//! A name stays with its block when the block is evicted, until the block goes or the name is wanted for another
+//! one. So a name may lead to a block that the target does not hold, and whoever follows one has to look.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
-use crate::arena::{Arena, Space, word};
-use crate::board::Secrets;
+use crate::arena::{Space, agreeing, word};
 use crate::forest::{Forest, place};
 use crate::rank::OddName;
 use crate::run::{Tiers, View};
-use crate::table::{Place, Table};
+use crate::table::{AT_ONCE, Place, Table};
 
 /// The domain whose names are sequence hashes.
 pub(crate) const CANONICAL: u32 = 0;
 /// Bits of the parts of a domain's table.
 const CANONICAL_PARTS: u32 = if cfg!(all(loom, test)) { 0 } else { 10 };
 const FOREIGN_PARTS: u32 = if cfg!(all(loom, test)) { 0 } else { 8 };
-/// Names whose slots are read ahead of their use.
-const TOUCHED: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Domains {
     domains: Vec<Option<Domain>>,
     free: Vec<u32>,
+    /// Domains without members, whose columns are still beside some runs, and the next run to look at for the
+    /// first of them.
+    ended: VecDeque<u32>,
+    next: usize,
 }
 
 #[derive(Debug)]
@@ -44,7 +49,7 @@ pub(crate) struct Column {
 
 impl Column {
     /// Forgets the names from `end` on.
-    pub(crate) fn trim(&mut self, end: usize) {
+    fn trim(&mut self, end: usize) {
         self.names.truncate(end);
         if self.names.len() * 2 < self.names.capacity() {
             self.names.shrink_to_fit();
@@ -74,6 +79,8 @@ impl Domains {
         Self {
             domains: vec![Some(Domain::new(CANONICAL_PARTS))],
             free: Vec::new(),
+            ended: VecDeque::new(),
+            next: 0,
         }
     }
 
@@ -94,7 +101,8 @@ impl Domains {
     /// The foreign domain that has been there longest.
     pub(crate) fn first_foreign(&self) -> Option<u32> {
         let mut rest = self.domains.iter().skip(1);
-        rest.position(Option::is_some).map(|it| it as u32 + 1)
+        let there = |it: &Option<Domain>| it.as_ref().is_some_and(|it| !it.has_ended());
+        rest.position(there).map(|it| it as u32 + 1)
     }
 
     pub(crate) fn at(&self, number: u32) -> &Domain {
@@ -114,17 +122,20 @@ impl Domains {
         members[index] |= 1 << (slot % 64);
     }
 
-    /// Takes out a slot that holds nothing.
-    pub(crate) fn leave(&mut self, number: u32, slot: u32) {
-        let Some(domain) = &mut self.domains[number as usize] else {
-            return;
-        };
+    /// Takes out a slot that holds nothing. The names of a domain without members go.
+    pub(crate) fn leave(&mut self, number: u32, slot: u32, space: &mut Space) {
+        let domain = self.domains[number as usize].as_mut();
+        let domain = domain.expect("a domain with members is there");
         domain.members[slot as usize / 64] &= !(1 << (slot % 64));
-        if number != CANONICAL && domain.members.iter().all(|it| *it == 0) {
-            debug_assert_eq!(domain.table.len(), 0, "nobody holds what it names");
-            self.domains[number as usize] = None;
-            self.free.push(number);
+        if number != CANONICAL && domain.has_ended() {
+            domain.table.clear(space);
+            self.ended.push_back(number);
         }
+    }
+
+    /// How many runs are still to be looked at for columns of domains that have ended, of so many.
+    pub(crate) fn unswept(&self, runs: usize) -> usize {
+        (self.ended.len() * runs).saturating_sub(self.next)
     }
 
     /// Names in all domains.
@@ -141,18 +152,14 @@ impl Domain {
         }
     }
 
+    /// Whether it has no members. The canonical one may have some again.
+    fn has_ended(&self) -> bool {
+        self.members.iter().all(|it| *it == 0)
+    }
+
     /// Whether `more` names have room.
     pub(crate) fn has_room(&self, more: usize) -> bool {
         self.table.has_room(more)
-    }
-
-    fn remove(
-        &self,
-        (arena, space, secrets): (&Arena, &mut Space, &Secrets),
-        name: u64,
-        at: Place,
-    ) {
-        self.table.remove(arena, space, secrets.name(name), at);
     }
 }
 
@@ -170,14 +177,8 @@ impl Forest {
     /// Reads ahead where `names` belong.
     pub(crate) fn touch(&self, domain: u32, names: impl Iterator<Item = u64>) {
         let board = &*self.board;
-        let table = &self.domains.at(domain).table;
-        let mut hashes = [0; TOUCHED];
-        let mut count = 0;
-        for (hash, name) in hashes.iter_mut().zip(names) {
-            *hash = board.secrets.name(name);
-            count += 1;
-        }
-        table.touch_all(&board.lines, &hashes[..count]);
+        let hashes = names.map(|it| board.secrets.name(it));
+        self.domains.at(domain).table.touch(&board.lines, hashes);
     }
 
     /// What the columns say `domain` calls the block at `at`, whether or not it is used; 0 is nothing.
@@ -226,15 +227,11 @@ impl Forest {
         }
         let view = self.view(at.run);
         let sequences = view.sequences(&self.board.lines).expect("the writer's own");
-        let unnamed = &self.info[at.run as usize].unnamed;
-        let offsets = from..view.len;
-        let pairs = names.iter().zip(offsets);
-        let agree = pairs.take_while(|(name, offset)| {
-            **name == word(sequences, *offset)
-                && **name != 0
-                && (unnamed.is_empty() || !unnamed.contains(&(*offset as u16)))
-        });
-        agree.count()
+        let most = names.len().min(view.len - from);
+        let same = agreeing(sequences, from, &names[..most]);
+        let unnamed = self.info[at.run as usize].unnamed.iter();
+        let behind = unnamed.filter_map(|it| usize::from(*it).checked_sub(from));
+        behind.min().map_or(same, |it| same.min(it))
     }
 
     /// As [`Self::agreeing`], for the blocks from `at` on towards the run's first.
@@ -259,60 +256,82 @@ impl Forest {
         agree.count()
     }
 
-    /// Makes sure that the canonical names of `range` stand for its blocks, where no member of the domain
-    /// holds them yet. Where a name stands for another block, this one is noted as unnamed.
+    /// Makes sure that the canonical names of `range` stand for its blocks. Where a name stands for another block
+    /// that is held, this one is noted as unnamed.
     pub(crate) fn name_canonically(&mut self, run: u32, range: Range<usize>) {
-        let view = self.view(run);
-        let reach = self.reach(&view, &self.domains.at(CANONICAL).members);
-        let range = range.start.max(reach.cut)..range.end;
-        if !reach.parts {
-            self.name_new(run, range);
+        let named = self.info[run as usize].named as usize;
+        if named < range.end {
+            self.info[run as usize].named = range.end as u16;
+            self.name_new(run, named..range.end);
+        }
+        if self.info[run as usize].unnamed.is_empty() {
             return;
         }
-        for offset in range {
-            let members = &self.domains.at(CANONICAL).members;
-            if !self.is_part_of(&view, members, offset) {
-                self.name_new(run, offset..offset + 1);
-            }
-        }
+        let mut unnamed = std::mem::take(&mut self.info[run as usize].unnamed);
+        unnamed.retain(|offset| {
+            let at = place(run, usize::from(*offset));
+            !range.contains(&usize::from(*offset))
+                || !self.claim(CANONICAL, at, self.sequence_at(at))
+        });
+        self.info[run as usize].unnamed.append(&mut unnamed);
     }
 
-    /// As [`Self::name_canonically`], for blocks that no member of the domain held before.
-    pub(crate) fn name_new(&mut self, run: u32, range: Range<usize>) {
+    /// Names blocks that have no canonical names yet.
+    fn name_new(&mut self, run: u32, range: Range<usize>) {
         let board = self.board.clone();
         let view = self.view(run);
         let sequences = view.sequences(&board.lines).expect("the writer's own");
-        let table = &self.domains.at(CANONICAL).table;
         // A sequence hash is another block's too only in another namespace.
         let alone = self.namespaces.len() == 1;
-        for from in range.clone().step_by(TOUCHED) {
-            let some = from..range.end.min(from + TOUCHED);
-            let mut hashes = [0; TOUCHED];
-            for (hash, offset) in hashes.iter_mut().zip(some.clone()) {
-                *hash = board.secrets.name(word(sequences, offset));
-            }
-            table.touch_all(&board.lines, &hashes[..some.len()]);
-            for (hash, offset) in hashes.into_iter().zip(some) {
-                let name = word(sequences, offset);
-                let at = place(run, offset);
-                let is_same = |at: Place| {
-                    let view = View::read(&board.runs.own(at.run, 1)[0]);
-                    view.sequence(&board.lines, at.offset as usize) == Some(name)
-                };
-                let lines = &mut self.lines;
-                if name == 0 {
-                    self.info[run as usize].unnamed.push(offset as u16);
-                } else if alone {
-                    table.insert(&board.lines, lines, hash, at);
-                } else if !table.insert_unless(&board.lines, lines, (hash, at), is_same) {
+        if !alone || range.clone().any(|it| word(sequences, it) == 0) {
+            for offset in range {
+                if !self.claim(CANONICAL, place(run, offset), word(sequences, offset)) {
                     self.info[run as usize].unnamed.push(offset as u16);
                 }
             }
+            return;
+        }
+        let table = &self.domains.at(CANONICAL).table;
+        for from in range.clone().step_by(AT_ONCE) {
+            let some = from..range.end.min(from + AT_ONCE);
+            let mut hashes = [0; AT_ONCE];
+            for (hash, offset) in hashes.iter_mut().zip(some.clone()) {
+                *hash = board.secrets.name(word(sequences, offset));
+            }
+            let hashes = &hashes[..some.len()];
+            table.insert_all(&board.lines, &mut self.lines, hashes, place(run, from));
         }
     }
 
-    /// Makes `names` stand for the blocks from `at` on in a foreign domain, as far as they have no names there
-    /// and the names stand for nothing else. Answers how many do now.
+    /// Makes `name` stand for the block at `at`, which has none, unless it stands for another that is held under
+    /// it. Whether it does now.
+    fn claim(&mut self, domain: u32, at: Place, name: u64) -> bool {
+        if name == 0 {
+            return false;
+        }
+        if let Some(other) = self.named(domain, name) {
+            if self.is_held_in(domain, other) {
+                return false;
+            }
+            self.take_name(domain, other);
+        }
+        let board = &*self.board;
+        let table = &self.domains.at(domain).table;
+        table.insert(&board.lines, &mut self.lines, board.secrets.name(name), at);
+        true
+    }
+
+    /// Whether a member of `domain` holds the block at `at`.
+    fn is_held_in(&self, domain: u32, at: Place) -> bool {
+        let view = self.view(at.run);
+        let members = &self.domains.at(domain).members;
+        let reach = self.reach(&view, members);
+        let offset = at.offset as usize;
+        offset < reach.cut || reach.parts && self.is_part_of(&view, members, offset)
+    }
+
+    /// Makes `names` stand for the blocks from `at` on in a foreign domain, as far as no member holds them under
+    /// others or others under theirs. Answers how many do now.
     pub(crate) fn name_as(&mut self, domain: u32, at: Place, names: &[u64]) -> usize {
         let len = self.view(at.run).len;
         let from = at.offset as usize;
@@ -326,16 +345,24 @@ impl Forest {
             });
         let mut named = 0;
         while named < names.len() {
-            if named % TOUCHED == 0 {
-                self.touch(domain, names[named..].iter().copied());
+            if named % AT_ONCE == 0 {
+                self.touch(domain, names[named..].iter().take(AT_ONCE).copied());
             }
             let (offset, name) = (from + named, names[named]);
-            if self.info[at.run as usize].columns[index].get(offset) != 0
-                || !self.give_name(domain, place(at.run, offset), name)
-            {
-                break;
+            let block = place(at.run, offset);
+            let old = self.info[at.run as usize].columns[index].get(offset);
+            if old != name || name == 0 {
+                if old != 0 && self.is_held_in(domain, block) {
+                    break;
+                }
+                if !self.claim(domain, block, name) {
+                    break;
+                }
+                if old != 0 {
+                    self.forget_name(domain, block, old);
+                }
+                self.info[at.run as usize].columns[index].set(offset, name, len);
             }
-            self.info[at.run as usize].columns[index].set(offset, name, len);
             named += 1;
         }
         let columns = &mut self.info[at.run as usize].columns;
@@ -348,90 +375,97 @@ impl Forest {
     /// A foreign domain that calls the block at `at` `name`.
     pub(crate) fn foreign_domain_of(&self, at: Place, name: u64) -> Option<u32> {
         let columns = &self.info[at.run as usize].columns;
-        let agrees = columns.iter().find(|it| it.get(at.offset as usize) == name);
-        agrees.filter(|_| name != 0).map(|it| it.domain)
+        let mut agree = columns.iter().filter(|it| {
+            it.get(at.offset as usize) == name && !self.domains.at(it.domain).has_ended()
+        });
+        agree.next().filter(|_| name != 0).map(|it| it.domain)
     }
 
-    fn give_name(&mut self, domain: u32, at: Place, name: u64) -> bool {
-        if name == 0 {
-            return false;
-        }
-        let board = self.board.clone();
-        let mut space = std::mem::replace(&mut self.lines, Space::new());
-        let hash = board.secrets.name(name);
-        let table = &self.domains.at(domain).table;
-        let is_same = |at: Place| self.written(domain, at) == name;
-        let named = table.insert_unless(&board.lines, &mut space, (hash, at), is_same);
-        self.lines = space;
-        named
-    }
-
-    /// Takes the names of those blocks of `range` back that no member of `domain` holds.
-    pub(crate) fn unname(&mut self, domain: u32, run: u32, range: Range<usize>) {
-        let view = self.view(run);
-        let members = &self.domains.at(domain).members;
-        let reach = self.reach(&view, members);
-        let range = range.start.max(reach.cut)..range.end;
-        if range.is_empty() {
-            return;
-        }
-        if domain == CANONICAL && !reach.parts && self.info[run as usize].unnamed.is_empty() {
-            self.unname_all(run, &view, range);
-            return;
-        }
-        for offset in range {
-            let members = &self.domains.at(domain).members;
-            if reach.parts && self.is_part_of(&view, members, offset) {
-                continue;
-            }
-            self.take_name(domain, place(run, offset));
-        }
-        let columns = &mut self.info[run as usize].columns;
-        if let Ok(index) = columns.binary_search_by_key(&domain, |it| it.domain)
-            && columns[index].names.iter().all(|it| *it == 0)
-        {
-            columns.remove(index);
-        }
-    }
-
-    /// Takes the canonical names of all of `range` back.
-    fn unname_all(&mut self, run: u32, view: &View, range: Range<usize>) {
-        let board = &*self.board;
-        let sequences = view.sequences(&board.lines).expect("the writer's own");
-        let table = &self.domains.at(CANONICAL).table;
-        for from in range.clone().step_by(TOUCHED) {
-            let some = from..range.end.min(from + TOUCHED);
-            let mut hashes = [0; TOUCHED];
-            for (hash, offset) in hashes.iter_mut().zip(some.clone()) {
-                *hash = board.secrets.name(word(sequences, offset));
-            }
-            table.touch_all(&board.lines, &hashes[..some.len()]);
-            for (hash, offset) in hashes.iter().zip(some) {
-                table.remove(&board.lines, &mut self.lines, *hash, place(run, offset));
-            }
-        }
-    }
-
+    /// Takes the name of a block away that no member of `domain` holds.
     fn take_name(&mut self, domain: u32, at: Place) {
-        let info = &mut self.info[at.run as usize];
-        if let Some(index) = info
-            .unnamed
-            .iter()
-            .position(|it| domain == CANONICAL && *it == at.offset)
-        {
-            info.unnamed.swap_remove(index);
-            return;
-        }
         let name = self.written(domain, at);
-        if name == 0 {
-            return;
+        self.forget_name(domain, at, name);
+        let info = &mut self.info[at.run as usize];
+        if domain == CANONICAL {
+            info.unnamed.push(at.offset);
+        } else if let Ok(index) = info.columns.binary_search_by_key(&domain, |it| it.domain) {
+            info.columns[index].names[at.offset as usize] = 0;
         }
+    }
+
+    fn forget_name(&mut self, domain: u32, at: Place, name: u64) {
+        let board = &*self.board;
+        let table = &self.domains.at(domain).table;
+        table.remove(&board.lines, &mut self.lines, board.secrets.name(name), at);
+    }
+
+    /// Takes the names of all blocks of `run` from `end` on away.
+    pub(crate) fn unname_from(&mut self, run: u32, view: &View, end: usize) {
         let board = self.board.clone();
-        let memory = (&board.lines, &mut self.lines, &board.secrets);
-        self.domains.at(domain).remove(memory, name, at);
-        let columns = &mut self.info[at.run as usize].columns;
-        if let Ok(index) = columns.binary_search_by_key(&domain, |it| it.domain) {
-            columns[index].names[at.offset as usize] = 0;
+        let sequences = view.sequences(&board.lines).expect("the writer's own");
+        let info = &mut self.info[run as usize];
+        let unnamed = std::mem::take(&mut info.unnamed);
+        let named = end..info.named.into();
+        info.named = info.named.min(end as u16);
+        let mut columns = std::mem::take(&mut info.columns);
+        let name = |offset: usize| match unnamed.contains(&(offset as u16)) {
+            true => 0,
+            false => word(sequences, offset),
+        };
+        self.forget_names(CANONICAL, run, named, name);
+        for column in &mut columns {
+            if !self.domains.at(column.domain).has_ended() {
+                let named = end..column.names.len();
+                self.forget_names(column.domain, run, named, |offset| column.get(offset));
+            }
+            column.trim(end);
         }
+        columns.retain(|it| !it.names.is_empty());
+        let info = &mut self.info[run as usize];
+        info.columns = columns;
+        info.unnamed = unnamed;
+        info.unnamed.retain(|it| usize::from(*it) < end);
+    }
+
+    /// Takes the names of `range` out of the table, where they are not 0.
+    fn forget_names(
+        &mut self,
+        domain: u32,
+        run: u32,
+        range: Range<usize>,
+        name: impl Fn(usize) -> u64,
+    ) {
+        let board = &*self.board;
+        let table = &self.domains.at(domain).table;
+        for from in range.clone().step_by(AT_ONCE) {
+            let some = from..range.end.min(from + AT_ONCE);
+            let hash = |offset: usize| board.secrets.name(name(offset));
+            table.touch(&board.lines, some.clone().map(hash));
+            for offset in some.filter(|it| name(*it) != 0) {
+                let at = place(run, offset);
+                table.remove(&board.lines, &mut self.lines, hash(offset), at);
+            }
+        }
+    }
+
+    /// Looks at up to `budget` runs for columns of domains that have ended. Answers how many it has not.
+    pub(crate) fn sweep_columns(&mut self, budget: usize) -> usize {
+        let mut left = budget;
+        while 0 < left {
+            let Some(domain) = self.domains.ended.front().copied() else {
+                break;
+            };
+            let Some(info) = self.info.get_mut(self.domains.next) else {
+                self.domains.ended.pop_front();
+                self.domains.next = 0;
+                self.domains.domains[domain as usize] = None;
+                self.domains.free.push(domain);
+                continue;
+            };
+            info.columns.retain(|it| it.domain != domain);
+            self.domains.next += 1;
+            left -= 1;
+        }
+        left
     }
 }

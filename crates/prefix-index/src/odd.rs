@@ -89,7 +89,7 @@ impl Work<'_> {
         }
         let is_usual = match names[..] {
             [it] if it == OddName::usual(it.name, tiers) => {
-                if domain != CANONICAL && self.forest.usual_name(domain, at).is_none() {
+                if domain != CANONICAL && self.forest.usual_name(domain, at) != Some(it.name) {
                     self.forest.name_as(domain, at, &[it.name]);
                 }
                 self.forest.usual_name(domain, at) == Some(it.name)

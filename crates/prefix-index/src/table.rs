@@ -17,6 +17,9 @@ const PLACE_BITS: u32 = 64 - TAG_BITS;
 /// The most blocks of a run: an offset takes 12 bits of a place.
 pub(crate) const OFFSET_BITS: u32 = 12;
 
+/// Entries that are added at once.
+pub(crate) const AT_ONCE: usize = 64;
+
 /// A block's place: its run and its offset there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Place {
@@ -51,11 +54,52 @@ pub(crate) struct Table {
 /// The entries whose hash begins with the same bits.
 #[derive(Debug, Default)]
 struct Part {
+    /// Of all but entries that are added: they do not move others, and are there from one moment to the next.
     version: AtomicU64,
-    /// First line (high half) and number of lines; 0 while there are none.
+    /// An [`Extent`]; 0 while there are no lines.
     extent: AtomicU64,
-    /// The writer's.
-    count: AtomicU64,
+}
+
+/// Where a part's lines are, and how many entries they have.
+#[derive(Clone, Copy)]
+struct Extent(u64);
+
+impl Extent {
+    /// Bits of the number of entries, and of the number of lines.
+    const COUNT_BITS: u32 = 17;
+    const LINE_BITS: u32 = 15;
+
+    const fn new(first: u32, lines: usize, count: usize) -> Self {
+        let lines = (lines as u64) << Self::COUNT_BITS;
+        Self((first as u64) << 32 | lines | count as u64)
+    }
+
+    #[inline]
+    const fn first(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    #[inline]
+    const fn lines(self) -> usize {
+        (self.0 >> Self::COUNT_BITS) as usize & ((1 << Self::LINE_BITS) - 1)
+    }
+
+    #[inline]
+    const fn count(self) -> usize {
+        self.0 as usize & ((1 << Self::COUNT_BITS) - 1)
+    }
+
+    /// Whether the lines are those of `other`.
+    #[inline]
+    const fn is_at(self, other: Self) -> bool {
+        self.0 >> Self::COUNT_BITS == other.0 >> Self::COUNT_BITS
+    }
+
+    /// Whether one more entry leaves an eighth of the homes' slots free.
+    #[inline]
+    const fn has_room(self) -> bool {
+        self.0 != 0 && self.count() < homes(self.lines()) * (WORDS - 1)
+    }
 }
 
 /// Buckets that are homes, of `lines`. The others are for what had to go on from the last ones.
@@ -82,7 +126,7 @@ fn which(bucket: &Line, so: impl Fn(u64) -> bool) -> u32 {
 /// How many entries `bucket` has; they come first in it.
 #[inline]
 fn filled(bucket: &Line) -> usize {
-    let is_there = |slot: usize| usize::from(bucket.get(slot) != 0);
+    let is_there = |slot: usize| usize::from(bucket.get(slot % WORDS) != 0);
     let mut count = 4 * is_there(3);
     count += 2 * is_there(count + 1);
     count += is_there(count);
@@ -90,6 +134,16 @@ fn filled(bucket: &Line) -> usize {
         count += is_there(count);
     }
     count
+}
+
+/// An entry to be added, and the bucket that it belongs in.
+#[derive(Clone, Copy)]
+struct Aimed<'a> {
+    part: &'a Part,
+    /// The part's extent as it was.
+    extent: Extent,
+    home: Option<&'a Line>,
+    tag: u64,
 }
 
 impl Table {
@@ -119,17 +173,18 @@ impl Table {
     ) -> Result<Option<Place>, Conflict> {
         let (part, tag) = self.part(hash);
         let seen = begin_read(&part.version)?;
-        let extent = part.extent.load(Ordering::Relaxed);
+        let extent = part.extent();
         let mut found = None;
-        if extent != 0 {
-            let count = extent as u32 as usize;
-            let lines = arena.lines((extent >> 32) as u32, count).ok_or(Conflict)?;
+        if extent.0 != 0 {
+            let count = extent.lines();
+            let lines = arena.lines(extent.first(), count).ok_or(Conflict)?;
             let from = home(tag, homes(count));
             'search: for bucket in lines.get(from..).unwrap_or_default() {
-                let mut alike = which(bucket, |entry| self::tag(entry) == tag && entry != 0);
+                let mut alike = which(bucket, |entry| self::tag(entry) == tag);
                 while alike != 0 {
-                    let place = Place::of(bucket.get(alike.trailing_zeros() as usize));
-                    if accept(place) {
+                    let entry = bucket.get(alike.trailing_zeros() as usize % WORDS);
+                    let place = Place::of(entry);
+                    if entry != 0 && accept(place) {
                         found = Some(place);
                         break 'search;
                     }
@@ -147,20 +202,27 @@ impl Table {
         Ok(found)
     }
 
+    /// Where an entry under `hash` belongs.
+    #[inline]
+    fn aim<'a>(&'a self, arena: &'a Arena, hash: u64) -> Aimed<'a> {
+        let (part, tag) = self.part(hash);
+        let extent = part.extent();
+        let home = home(tag, homes(extent.lines().max(2))) as u32;
+        Aimed {
+            part,
+            extent,
+            home: arena.line(extent.first().wrapping_add(home)),
+            tag,
+        }
+    }
+
     /// Reads the homes of `hashes`, to have them at hand: the waits for several overlap, where those of the
     /// searches that follow would come one after the other.
     #[inline]
-    pub(crate) fn touch_all(&self, arena: &Arena, hashes: &[u64]) {
-        if hashes.len() < 2 {
-            return;
-        }
-        let touched = hashes.iter().fold(0, |all, hash| {
-            let (part, tag) = self.part(*hash);
-            let extent = part.extent.load(Ordering::Relaxed);
-            let lines = extent as u32 as usize;
-            let home = home(tag, homes(lines.max(2))) as u32;
-            let line = arena.line((extent >> 32) as u32 + home);
-            all ^ line.map_or(0, |it| it.get(0))
+    pub(crate) fn touch(&self, arena: &Arena, hashes: impl Iterator<Item = u64>) {
+        let touched = hashes.fold(0, |all, hash| {
+            let home = self.aim(arena, hash).home;
+            all ^ home.map_or(0, |it| it.get(0))
         });
         std::hint::black_box(touched);
     }
@@ -168,52 +230,70 @@ impl Table {
     /// Adds an entry. The writer's.
     #[inline]
     pub(crate) fn insert(&self, arena: &Arena, space: &mut Space, hash: u64, place: Place) {
-        let (part, tag) = self.part(hash);
-        let entry = (tag << PLACE_BITS) | place.bits();
-        let extent = part.extent.load(Ordering::Relaxed);
-        let lines = extent as u32 as usize;
-        let count = part.count.load(Ordering::Relaxed) + 1;
+        self.insert_aimed(arena, space, self.aim(arena, hash), place);
         self.count.store(self.len() + 1, Ordering::Relaxed);
-        part.count.store(count, Ordering::Relaxed);
-        begin_write(&part.version);
-        let fits = lines != 0
-            && count * 5 <= (homes(lines) * WORDS * 4) as u64
-            && put(arena.own((extent >> 32) as u32, lines), entry);
-        if !fits {
-            while !put(part.grow(arena, space), entry) {}
-        }
-        end_write(&part.version);
     }
 
-    /// Adds an entry unless there is one under the same hash that `is_same`. Whether it has. The writer's.
+    /// Adds entries under up to [`AT_ONCE`] `hashes` for the places from `first` on. The waits for their homes
+    /// overlap. The writer's.
     #[inline]
-    pub(crate) fn insert_unless(
+    pub(crate) fn insert_all(
         &self,
         arena: &Arena,
         space: &mut Space,
-        (hash, place): (u64, Place),
-        mut is_same: impl FnMut(Place) -> bool,
-    ) -> bool {
-        let there = self.find(arena, hash, &mut is_same);
-        if there.is_ok_and(|it| it.is_none()) {
-            self.insert(arena, space, hash, place);
-            return true;
+        hashes: &[u64],
+        first: Place,
+    ) {
+        let &[one, _, ..] = hashes else {
+            let one = hashes.first().copied();
+            return one.map_or((), |it| self.insert(arena, space, it, first));
+        };
+        let mut aimed = [self.aim(arena, one); AT_ONCE];
+        let mut touched = 0;
+        for (aimed, hash) in aimed.iter_mut().zip(hashes) {
+            *aimed = self.aim(arena, *hash);
+            touched ^= aimed.home.map_or(0, |it| it.get(0));
         }
-        false
+        std::hint::black_box(touched);
+        for (aimed, offset) in aimed.iter().zip(first.offset..).take(hashes.len()) {
+            let run = first.run;
+            self.insert_aimed(arena, space, *aimed, Place { run, offset });
+        }
+        let count = self.len() + hashes.len() as u64;
+        self.count.store(count, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn insert_aimed(&self, arena: &Arena, space: &mut Space, aimed: Aimed<'_>, place: Place) {
+        let part = aimed.part;
+        let entry = (aimed.tag << PLACE_BITS) | place.bits();
+        let extent = part.extent();
+        if extent.has_room()
+            && extent.is_at(aimed.extent)
+            && let Some(home) = aimed.home
+        {
+            let count = filled(home);
+            if count < WORDS {
+                // Whoever sees it sees the run as well.
+                home.atomic(count % WORDS).store(entry, Ordering::Release);
+                part.extent.store(extent.0 + 1, Ordering::Relaxed);
+                return;
+            }
+        }
+        part.insert(arena, space, entry);
     }
 
     /// Removes an entry that was added. The writer's.
     pub(crate) fn remove(&self, arena: &Arena, space: &mut Space, hash: u64, place: Place) {
         let (part, tag) = self.part(hash);
         let entry = (tag << PLACE_BITS) | place.bits();
-        let extent = part.extent.load(Ordering::Relaxed);
-        let count = extent as u32 as usize;
-        debug_assert!(count != 0, "an entry that was added is in a part");
-        if count == 0 {
+        let extent = part.extent();
+        debug_assert!(extent.0 != 0, "an entry that was added is in a part");
+        if extent.0 == 0 {
             return;
         }
-        let lines = arena.own((extent >> 32) as u32, count);
-        let homes = homes(count);
+        let lines = arena.own(extent.first(), extent.lines());
+        let homes = homes(lines.len());
         let from = home(tag, homes);
         let found = lines[from..].iter().zip(from..).find_map(|(bucket, at)| {
             let alike = which(bucket, |it| it == entry);
@@ -241,13 +321,27 @@ impl Table {
             break;
         }
         self.count.store(self.len() - 1, Ordering::Relaxed);
-        let left = part.count.load(Ordering::Relaxed) - 1;
-        part.count.store(left, Ordering::Relaxed);
-        if left == 0 {
+        if extent.count() == 1 {
             part.extent.store(0, Ordering::Relaxed);
-            space.give((extent >> 32) as u32, count);
+            space.give(extent.first(), lines.len());
+        } else {
+            part.extent.store(extent.0 - 1, Ordering::Relaxed);
         }
         end_write(&part.version);
+    }
+
+    /// Removes all entries. The writer's.
+    pub(crate) fn clear(&self, space: &mut Space) {
+        for part in &self.parts {
+            let extent = part.extent();
+            if extent.0 != 0 {
+                begin_write(&part.version);
+                part.extent.store(0, Ordering::Relaxed);
+                end_write(&part.version);
+                space.give(extent.first(), extent.lines());
+            }
+        }
+        self.count.store(0, Ordering::Relaxed);
     }
 
     /// Whether `more` entries have room, with much to spare for uneven parts.
@@ -263,33 +357,79 @@ impl Table {
 }
 
 impl Part {
-    /// Moves the entries to a third more lines.
-    fn grow<'a>(&self, arena: &'a Arena, space: &mut Space) -> &'a [Line] {
-        let old = self.extent.load(Ordering::Relaxed);
-        let old_lines = old as u32 as usize;
-        let mut lines = old_lines;
+    /// Adds an entry wherever there is room for it.
+    #[inline(never)]
+    fn insert(&self, arena: &Arena, space: &mut Space, entry: u64) {
+        let extent = self.extent();
+        if extent.has_room() && put(arena.own(extent.first(), extent.lines()), entry) {
+            self.extent.store(extent.0 + 1, Ordering::Relaxed);
+        } else {
+            self.grow(arena, space, entry);
+        }
+    }
+
+    #[inline]
+    fn extent(&self) -> Extent {
+        Extent(self.extent.load(Ordering::Relaxed))
+    }
+
+    /// Moves the entries and one more to a third more lines.
+    #[cold]
+    fn grow(&self, arena: &Arena, space: &mut Space, entry: u64) {
+        let old = self.extent();
+        let from = arena.own(old.first(), old.lines());
+        let count = old.count() + 1;
+        begin_write(&self.version);
+        let mut lines = old.lines();
         loop {
             lines = rounded((lines + lines / 3 + 1).max(2));
             let first = space.take(arena, lines);
-            let new = arena.own(first, lines);
-            for bucket in new {
-                (0..WORDS).for_each(|slot| bucket.set(slot, 0));
-            }
-            let entries = arena.own((old >> 32) as u32, old_lines);
-            let entries = entries
-                .iter()
-                .flat_map(|it| (0..WORDS).map(|slot| it.get(slot)));
-            if entries.filter(|it| *it != 0).all(|it| put(new, it)) {
-                if old_lines != 0 {
-                    space.give((old >> 32) as u32, old_lines);
+            if move_all(from, entry, arena.own(first, lines)) {
+                if old.0 != 0 {
+                    space.give(old.first(), old.lines());
                 }
-                let extent = (u64::from(first) << 32) | lines as u64;
+                let extent = Extent::new(first, lines, count).0;
                 self.extent.store(extent, Ordering::Relaxed);
-                return new;
+                break;
             }
             space.give(first, lines);
         }
+        end_write(&self.version);
     }
+}
+
+/// Puts the entries of `from` and one more into `to`, whatever is there. Whether they all fit.
+fn move_all(from: &[Line], entry: u64, to: &[Line]) -> bool {
+    let homes = homes(to.len());
+    let mut filled = vec![0_u8; to.len()];
+    let mut put = |entry: u64| {
+        let mut at = home(tag(entry), homes);
+        while filled.get(at).is_some_and(|it| usize::from(*it) == WORDS) {
+            at += 1;
+        }
+        let (Some(filled), Some(bucket)) = (filled.get_mut(at), to.get(at)) else {
+            return false;
+        };
+        bucket.set(usize::from(*filled) % WORDS, entry);
+        *filled += 1;
+        true
+    };
+    for bucket in from {
+        for word in bucket.words() {
+            let entry = word.load(Ordering::Relaxed);
+            if entry == 0 {
+                break;
+            }
+            if !put(entry) {
+                return false;
+            }
+        }
+    }
+    let all = put(entry);
+    for (bucket, filled) in to.iter().zip(filled) {
+        (filled.into()..WORDS).for_each(|slot| bucket.set(slot, 0));
+    }
+    all
 }
 
 /// Puts `entry` into the first bucket from its home on that has a free slot. Whether there is one.
@@ -298,7 +438,8 @@ fn put(lines: &[Line], entry: u64) -> bool {
     for bucket in &lines[home(tag(entry), homes(lines.len()))..] {
         let count = filled(bucket);
         if count < WORDS {
-            bucket.set(count, entry);
+            // Whoever sees it sees the run as well.
+            bucket.atomic(count % WORDS).store(entry, Ordering::Release);
             return true;
         }
     }

@@ -275,17 +275,14 @@ impl Restoring<'_> {
         there.map(Some).ok_or_else(why)
     }
 
-    /// Lets go of what was only on the way and led nowhere.
+    /// Sees to what was only on the way and led nowhere.
     fn finish(mut self) {
         self.work.relieve();
         let forest = self.work.forest;
         let mut runs: Vec<u32> = self.places.iter().map(|it| it.run).collect();
         runs.dedup();
-        for run in runs {
-            if forest.view(run).len != 0 {
-                forest.trim(run);
-            }
-        }
+        runs.into_iter().for_each(|run| forest.settle(run));
+        forest.reclaim();
         for name in &self.snapshot.namespaces {
             let secrets = &forest.board.secrets;
             let number = forest

@@ -4,12 +4,13 @@ use std::ops::Range;
 
 use domain::{BlockHash, SequenceHash, StoredBlocks, Tier};
 
+use crate::arena::agreeing;
 use crate::chain::{Chain, Under, name_of};
 use crate::forest::{Forest, NewBlocks, place};
 use crate::holders::Hold;
 use crate::naming::CANONICAL;
 use crate::rank::Rank;
-use crate::run::{MAX_BLOCKS, NO_RUN, Tiers, View, WHOLE};
+use crate::run::{MAX_BLOCKS, NO_RUN, Tiers, View};
 use crate::table::Place;
 use crate::{Applied, Claims};
 
@@ -88,7 +89,8 @@ impl Work<'_> {
             };
             let (at, count) = self.grow(last, new, under);
             chain.stretches.push((at, count));
-            applied += self.settle_new(at, &chain.names[done..done + count], under);
+            let named = (&chain.names[done..done + count], new.sequences);
+            applied += self.settle_new(at, named, under);
             last = Some(place(at.run, at.offset as usize + count - 1));
             done += count;
         }
@@ -138,10 +140,12 @@ impl Work<'_> {
             return self.forest.root(key, block).map(|run| place(run, 0));
         };
         let offset = last.offset as usize + 1;
-        let next = place(last.run, offset);
         let view = self.forest.view(last.run);
-        if offset < view.len && self.same_blocks(next, &[block]) == 1 {
-            return Some(next);
+        if offset < view.len && self.forest.block_at(&view, offset) == block {
+            return Some(place(last.run, offset));
+        }
+        if !view.has_children {
+            return None;
         }
         let fork = self.forest.fork(last.run, offset, block);
         fork.map(|run| place(run, 0))
@@ -151,12 +155,9 @@ impl Work<'_> {
     fn same_blocks(&self, at: Place, blocks: &[u64]) -> usize {
         let view = self.forest.view(at.run);
         let column = view.blocks(&self.forest.board.lines);
-        let column = column.expect("the writer's own");
-        let offsets = at.offset as usize..view.len;
-        let pairs = offsets.zip(blocks);
-        pairs
-            .take_while(|(offset, block)| crate::arena::word(column, *offset) == **block)
-            .count()
+        let offset = at.offset as usize;
+        let most = blocks.len().min(view.len - offset);
+        agreeing(column.expect("the writer's own"), offset, &blocks[..most])
     }
 
     /// Makes room for `new` behind `last`: in its run if that ends there, otherwise in a run of their own.
@@ -167,11 +168,13 @@ impl Work<'_> {
             let ends = last.offset as usize + 1 == view.len;
             if ends && view.len < MAX_BLOCKS {
                 // Who holds all of a run holds in GPU memory what it grows by.
+                let mut view = view;
                 if under.tier != Tier::Gpu || self.forest.others_hold_all(&view, self.rank.slot) {
                     self.forest.end_holds(last.run);
+                    view = self.forest.view(last.run);
                 }
-                let count = self.forest.append(last.run, new);
-                return (place(last.run, view.len), count);
+                let at = place(last.run, view.len);
+                return (at, self.forest.append(last.run, view, new));
             }
         }
         let hangs_on = last.map_or((NO_RUN, 0), |it| (it.run, it.offset as usize + 1));
@@ -235,11 +238,7 @@ impl Work<'_> {
             let from = at.offset as usize;
             self.forest.name_canonically(at.run, from..from + usual);
             if !self.forest.info[at.run as usize].unnamed.is_empty() {
-                let named = from..from + usual;
                 usual = self.forest.agreeing(domain, at, names);
-                // Those behind one without its name will come again.
-                let rest = named.start + usual..named.end;
-                self.forest.unname(domain, at.run, rest);
             }
             return usual;
         }
@@ -257,20 +256,30 @@ impl Work<'_> {
         usual
     }
 
-    /// Stores blocks that have just come to be, from `at` on.
-    fn settle_new(&mut self, at: Place, names: &[u64], under: Under) -> Applied {
+    /// Stores blocks that have just come to be, from `at` on, under their names; their sequence hashes are the
+    /// first of `sequences`.
+    fn settle_new(
+        &mut self,
+        at: Place,
+        (names, sequences): (&[u64], &[u64]),
+        under: Under,
+    ) -> Applied {
         let mut applied = Applied::default();
         let from = at.offset as usize;
         let domain = self.rank.domain.expect("chosen before its first block");
         let mut usual = 0;
         if domain == CANONICAL {
-            self.forest.name_new(at.run, from..from + names.len());
+            self.forest
+                .name_canonically(at.run, from..from + names.len());
         }
         if under.group == 0 && self.rank.odd.is_empty() {
-            usual = if domain == CANONICAL {
-                self.forest.agreeing(domain, at, names)
-            } else {
+            usual = if domain != CANONICAL {
                 self.forest.name_as(domain, at, names)
+            } else if self.forest.info[at.run as usize].unnamed.is_empty() {
+                let pairs = names.iter().zip(sequences);
+                pairs.take_while(|(name, it)| name == it).count()
+            } else {
+                self.forest.agreeing(domain, at, names)
             };
         }
         // All at once: what nobody holds yet would be let go with the older meaning of a name.
@@ -287,14 +296,15 @@ impl Work<'_> {
         let count = range.len() as u64;
         let slot = self.rank.slot;
         let view = self.forest.view(run);
-        if tier == Tier::Gpu && self.forest.hold_of(&view, slot) == Hold::Prefix(WHOLE) {
+        if tier == Tier::Gpu && self.forest.holds_all(&view, slot) {
             self.rank.blocks += count;
+            self.forest.settle(run);
             return;
         }
         self.cover(run, range, Tiers::of(tier));
     }
 
-    /// Makes the target hold `range` of `run` in exactly `tiers`, and lets go of what nobody holds then.
+    /// Makes the target hold `range` of `run` in exactly `tiers`.
     pub(crate) fn cover(&mut self, run: u32, range: Range<usize>, tiers: Tiers) {
         let covered = self.forest.cover(run, self.rank.slot, range.clone(), tiers);
         match (covered.had_any, covered.has_any) {
@@ -306,14 +316,10 @@ impl Work<'_> {
             _ => {}
         }
         self.rank.blocks -= u64::from(covered.held);
-        if tiers == Tiers::NONE {
-            if let Some(domain) = self.rank.domain {
-                self.forest.unname(domain, run, range);
-            }
-            self.forest.trim(run);
-        } else {
+        if tiers != Tiers::NONE {
             self.rank.blocks += range.len() as u64;
         }
+        self.forest.settle(run);
         if 2 * self.rank.held_runs + 16 < self.rank.runs.len() {
             let runs = std::mem::take(&mut self.rank.runs);
             self.rank.runs = self.forest.held_by(self.rank.slot, runs);

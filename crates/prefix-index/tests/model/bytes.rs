@@ -71,11 +71,12 @@ impl Bytes<'_> {
             }
             8..=11 => Step::Remove(self.named(), self.tier()),
             12 => Step::Retier(self.named(), self.tier(), self.tier()),
-            13 => match self.below(4) {
+            13 => match self.below(6) {
                 0 => Step::Clear(self.target()),
                 1 => Step::Reset(self.target()),
                 2 => Step::Fence(worker(u32::from(self.below(2))), Epoch::new(2)),
-                _ => Step::Sweep(usize::from(self.below(50))),
+                3 => Step::Sweep(usize::from(self.below(50))),
+                _ => Step::Reclaim(usize::from(self.below(50))),
             },
             _ => Step::Reload(self.target()),
         })

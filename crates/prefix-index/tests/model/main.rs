@@ -32,6 +32,8 @@ enum Step {
     Reload(Target),
     Record(Namespace, Vec<BlockHash>),
     Sweep(usize),
+    /// Leaves so many of the blocks that nobody holds where they are.
+    Reclaim(usize),
 }
 
 /// The blocks of `path` beyond `from`, whose parent is the block before.
@@ -166,6 +168,7 @@ fn steps(chains: Chains) -> impl Strategy<Value = Step> {
         1 => targets().prop_map(Step::Reload),
         1 => (namespaces(), paths(chains)).prop_map(|(namespace, path)| Step::Record(namespace, path)),
         1 => (0_usize..40).prop_map(Step::Sweep),
+        2 => (0_usize..40).prop_map(Step::Reclaim),
     ]
 }
 
@@ -249,6 +252,10 @@ impl Both {
             }
             Step::Sweep(budget) => {
                 self.index.sweep(budget);
+            }
+            Step::Reclaim(ghosts) => {
+                self.index.reclaim(ghosts);
+                assert!(self.index.memory().ghosts <= ghosts);
             }
         }
     }
@@ -388,6 +395,7 @@ fn check(steps: &[(Step, Vec<BlockHash>)]) {
         ..Size::default()
     };
     assert_eq!(both.index.size(), nothing_but_targets);
+    both.index.reclaim(0);
     let memory = both.index.memory();
     assert_eq!((memory.names, memory.odd_names), (0, 0));
     // The set of slots in use.
