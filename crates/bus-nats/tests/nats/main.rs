@@ -6,4 +6,18 @@
 #[cfg(test)]
 mod conformance;
 #[cfg(test)]
+mod faults;
+#[cfg(test)]
+mod logins;
+#[cfg(test)]
+mod proxy;
+#[cfg(test)]
+mod refusals;
+#[cfg(test)]
+mod retention;
+#[cfg(test)]
 mod server;
+#[cfg(test)]
+mod steps;
+#[cfg(test)]
+mod writers;

@@ -79,7 +79,7 @@ impl Server {
             .arg(&self.program)
             .args(["-a", "127.0.0.1", "-p", &self.port.to_string()])
             .arg("-sd")
-            .arg(self.folder.path().join("store"))
+            .arg(self.store())
             .arg("-l")
             .arg(self.folder.path().join("log"))
             .args(&self.options)
@@ -134,6 +134,23 @@ impl Server {
         self.port
     }
 
+    /// What a server that is not running has stored.
+    pub(crate) fn copy_store(&self) -> TempDir {
+        let copy = tempfile::tempdir().unwrap();
+        copy_folder(&self.store(), copy.path());
+        copy
+    }
+
+    /// Gives a server that is not running what was stored before.
+    pub(crate) fn replace_store(&self, copy: TempDir) {
+        std::fs::remove_dir_all(self.store()).unwrap();
+        copy_folder(copy.path(), &self.store());
+    }
+
+    fn store(&self) -> PathBuf {
+        self.folder.path().join("store")
+    }
+
     fn signal(&self, name: &str) {
         let process = self.process.as_ref().unwrap();
         let done = Command::new("kill")
@@ -146,5 +163,18 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in from.read_dir().unwrap() {
+        let entry = entry.unwrap();
+        let copy = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_folder(&entry.path(), &copy);
+        } else {
+            std::fs::copy(entry.path(), copy).unwrap();
+        }
     }
 }
