@@ -8,6 +8,7 @@ mod index_calls;
 mod index_store;
 mod kv;
 mod load;
+mod share;
 
 use bytes::Bytes;
 use prost::Message;

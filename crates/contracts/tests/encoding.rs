@@ -169,18 +169,26 @@ fn every_record_survives_its_wire_form() {
         kv_endpoints: KvEndpoints::Drained("http://10.0.0.1:8000/kv_cache_events".to_owned()),
         ..worker()
     }));
-    survives(&FleetEntry::Service(ServiceInstance {
-        id: "i1".parse().unwrap(),
-        kind: ServiceKind::Indexer,
-        address: String::new(),
-        ready: true,
-        distrust: vec![Distrust {
-            worker: "w1".parse().unwrap(),
-            epoch: Epoch::new(2),
-            endpoint: Endpoint::Embeddings,
-        }],
-        lease_until: Timestamp::from_micros(8),
-    }));
+    let shares = [
+        domain::Share::Whole,
+        domain::Share::Shard { index: 1, of: 2 },
+        domain::Share::Workers(["w1", "w2"].map(|it| it.parse().unwrap()).into()),
+    ];
+    for share in shares {
+        survives(&FleetEntry::Service(ServiceInstance {
+            id: "i1".parse().unwrap(),
+            kind: ServiceKind::Indexer,
+            address: String::new(),
+            share,
+            ready: true,
+            distrust: vec![Distrust {
+                worker: "w1".parse().unwrap(),
+                epoch: Epoch::new(2),
+                endpoint: Endpoint::Embeddings,
+            }],
+            lease_until: Timestamp::from_micros(8),
+        }));
+    }
     for dp_rank in [None, Some(DpRank::new(0))] {
         survives(&Drain {
             worker: "w1".parse().unwrap(),

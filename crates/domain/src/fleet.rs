@@ -1,5 +1,6 @@
 //! Workers, their ranks, and what may be asked of them.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -332,6 +333,23 @@ pub enum ServiceKind {
     WorkerAdapter,
 }
 
+/// Which part of the work of its kind a service does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Share {
+    /// Any of it.
+    #[default]
+    Whole,
+    /// Of an index, the partitions whose number leaves the remainder `index` when divided by `of`.
+    Shard {
+        /// Its number, from 0.
+        index: u32,
+        /// How many there are.
+        of: u32,
+    },
+    /// What concerns these workers.
+    Workers(BTreeSet<WorkerId>),
+}
+
 /// One service process as it registers itself in `fleet`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceInstance {
@@ -341,6 +359,8 @@ pub struct ServiceInstance {
     pub kind: ServiceKind,
     /// Its gRPC address; empty in process.
     pub address: String,
+    /// What of its kind's work it does.
+    pub share: Share,
     /// Whether it can answer.
     pub ready: bool,
     /// The workers it has found to ignore the ranks they are asked for; only of a router.

@@ -19,7 +19,7 @@ pub use block::{
 pub use endpoint::{ByEndpoint, Endpoint};
 pub use fleet::{
     Capability, Distrust, EngineKind, FirstRank, HeaderSpace, Incarnation, InvalidTarget,
-    KvEndpoints, RankControl, RankEndpoint, ServiceInstance, ServiceKind, Target, TargetState,
+    KvEndpoints, RankControl, RankEndpoint, ServiceInstance, ServiceKind, Share, Target, TargetState,
     Worker,
 };
 pub use ids::{

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bus::{Bus, BusError, Expect, Key};
 use bytes::Bytes;
 use contracts::{Encoding, FleetEntry, topics};
-use domain::{Distrust, Endpoint, ServiceInstance, ServiceKind, WorkerId};
+use domain::{Distrust, Endpoint, ServiceInstance, ServiceKind, Share, WorkerId};
 use routing::Finding;
 use service_kit::Component;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -58,6 +58,7 @@ async fn put(replica: &Replica, bus: &dyn Bus, distrust: Vec<Distrust>) -> Resul
         id: replica.instance.clone(),
         kind: ServiceKind::Router,
         address: String::new(),
+        share: Share::Whole,
         ready: replica.context.health.missing().is_empty(),
         distrust,
         lease_until: replica.clock.now() + LEASE,
