@@ -96,7 +96,7 @@ async fn a_long_request_is_answered_exactly_though_few_of_its_hashes_are_sent() 
         );
         if 1_024 < path.len() {
             assert!(
-                sent <= path.len() / 64 + 1 + 2 * 65,
+                sent <= path.len() / 64 + 1 + 3 * 65,
                 "{sent} of {}",
                 path.len()
             );
