@@ -135,6 +135,7 @@ fn reservations() -> ReservationBatch {
                 uncached: Tokens::new(100),
                 landmarks: vec![SequenceHash::new(1), SequenceHash::new(2)],
                 lease_until: Timestamp::from_micros(4),
+                conversation: Some(5),
             },
             ReservationChange::Release {
                 id: DecisionId::new(0),

@@ -17,6 +17,8 @@ pub enum ReservationChange {
         landmarks: Vec<SequenceHash>,
         /// When it ends by itself.
         lease_until: Timestamp,
+        /// A hash of the conversation that is bound there, if one is.
+        conversation: Option<u64>,
     },
     /// It has ended: first token, failure, or the client left.
     Release {

@@ -204,9 +204,22 @@ fn least_cost(
             .expect("a near tie has candidates");
         return (highest.target.clone(), Reason::Rendezvous { among });
     }
+    let near = with_fewest_conversations(request, near);
     let (first, second) = draw.two_below(near.len());
     let better = better_of(snapshot, near[first], near[second]);
     (better.target.clone(), Reason::NearTie { among })
+}
+
+/// A new conversation joins the fewest: of what each will ask nothing better is known.
+fn with_fewest_conversations<'a>(
+    request: &Request,
+    mut near: Vec<&'a Candidate>,
+) -> Vec<&'a Candidate> {
+    let bound = |it: &Candidate| it.obligation.conversations;
+    if let (Some(_), Some(fewest)) = (request.conversation, near.iter().map(|it| bound(it)).min()) {
+        near.retain(|it| bound(it) == fewest);
+    }
+    near
 }
 
 impl Hint {

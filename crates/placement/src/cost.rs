@@ -1,7 +1,6 @@
 //! What placing a request at a target costs the fleet, in seconds.
 //!
-//! `cost = pending + miss + delay + transfer + lockstep + decode + capacity`. The expected work of
-//! conversations bound to a target is not among the terms yet.
+//! `cost = pending + miss + delay + transfer + lockstep + decode + capacity + obligation`.
 
 use domain::{Target, Tokens};
 
@@ -51,6 +50,8 @@ pub struct Terms {
     pub decode: f64,
     /// Computing again what others lose when the rank is full.
     pub capacity: f64,
+    /// What conversations bound there will go on to ask in the next minute.
+    pub obligation: f64,
 }
 
 impl Terms {
@@ -62,14 +63,18 @@ impl Terms {
             + self.lockstep
             + self.decode
             + self.capacity
+            + self.obligation
     }
 }
 
 /// Prices every candidate that may be chosen, in the snapshot's order.
 pub(crate) fn scores(request: &Request, snapshot: &Snapshot) -> Vec<Scored> {
     let candidates = snapshot.candidates.iter();
+    // A conversation will go on to compete with those that are there. Where the index is silent routers have to agree
+    // without talking, and what each has seen would tell them apart.
+    let competes = request.conversation.is_some() && candidates.clone().all(|it| it.index_known);
     let scored = candidates.filter(|it| it.takes_new()).map(|candidate| {
-        let terms = terms(request, snapshot, candidate);
+        let terms = terms(request, snapshot, candidate, competes);
         Scored {
             target: candidate.target.clone(),
             terms,
@@ -79,7 +84,7 @@ pub(crate) fn scores(request: &Request, snapshot: &Snapshot) -> Vec<Scored> {
     scored.collect()
 }
 
-fn terms(request: &Request, snapshot: &Snapshot, candidate: &Candidate) -> Terms {
+fn terms(request: &Request, snapshot: &Snapshot, candidate: &Candidate, competes: bool) -> Terms {
     let credited = credited(candidate);
     let uncached = request.isl.saturating_sub(credited);
     let queued = work(candidate).as_f64();
@@ -100,6 +105,11 @@ fn terms(request: &Request, snapshot: &Snapshot, candidate: &Candidate) -> Terms
         lockstep: (queued + uncached.as_f64() - alone).max(0.0) / rate,
         decode: f64::from(candidate.active) * candidate.decode_step,
         capacity: evicted(candidate, uncached) * snapshot.reuse / rate,
+        obligation: if competes {
+            candidate.obligation.tokens / rate
+        } else {
+            0.0
+        },
     }
 }
 

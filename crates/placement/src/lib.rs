@@ -1,17 +1,19 @@
 //! Where a request should go: a pure function of the request, a snapshot of the fleet, a policy and a seed,
-//! and the book of prefill work that has just been sent.
+//! the book of prefill work that has just been sent, and what bound conversations will go on to ask.
 //!
 //! It knows neither conversations nor bindings: those are decided above, in `routing`.
 
 mod choose;
 mod cost;
 mod draw;
+mod obligations;
 mod policy;
 mod reservations;
 mod snapshot;
 
 pub use choose::{Choice, NoCandidate, Place, Reason, choose};
 pub use cost::{Scored, Terms};
+pub use obligations::{BoundTurn, Obligation, Obligations};
 pub use policy::{Policy, UnknownPolicy};
 pub use reservations::{Refused, Reservation, Reservations, landmarks};
 pub use snapshot::{Barred, Candidate, Held, Hint, Request, Snapshot};

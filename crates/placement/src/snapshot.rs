@@ -2,6 +2,8 @@
 
 use domain::{BlockSize, Target, TargetState, Tokens};
 
+use crate::Obligation;
+
 /// What has to be placed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
@@ -66,6 +68,8 @@ pub struct Candidate {
     pub capacity: Option<Tokens>,
     /// The share of its prefill speed that was asked for of late, from 0; above 1 it falls behind.
     pub utilisation: f64,
+    /// What the conversations bound there will go on to ask, but for the request's own.
+    pub obligation: Obligation,
     /// Prefill speed of a rank, in tokens per second, above zero.
     pub prefill_rate: f64,
     /// Time between two tokens of a sequence, in seconds.

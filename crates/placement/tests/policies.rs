@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 use domain::{BlockSize, Target, TargetState, Tokens};
 use placement::{
-    Barred, Candidate, Choice, Held, Hint, NoCandidate, Place, Policy, Reason, Request, Snapshot,
-    choose,
+    Barred, Candidate, Choice, Held, Hint, NoCandidate, Obligation, Place, Policy, Reason, Request,
+    Snapshot, choose,
 };
 
 /// An idle rank that computes 1,000 tokens a second and holds nothing.
@@ -28,6 +28,7 @@ fn idle(target: &str) -> Candidate {
         resident: Tokens::ZERO,
         capacity: None,
         utilisation: 0.0,
+        obligation: Obligation::default(),
         prefill_rate: 1_000.0,
         decode_step: 0.0,
     }
@@ -418,4 +419,36 @@ fn a_target_keeps_its_place_in_rendezvous_across_restarts() {
         target.worker
     };
     assert_eq!(place(1), place(2));
+}
+
+#[test]
+fn of_equals_a_conversation_joins_the_fewest_and_keeps_away_from_the_busiest() {
+    let conversation = Request {
+        conversation: Some(5),
+        ..REQUEST
+    };
+    let bound = |conversations, tokens| Obligation {
+        tokens,
+        conversations,
+    };
+    let mut candidates = four();
+    for (candidate, conversations) in candidates.iter_mut().zip([3, 2, 2, 3]) {
+        candidate.obligation = bound(conversations, 1.0);
+    }
+    let mut drawn = BTreeSet::new();
+    for seed in 0..100 {
+        let snapshot = snapshot(candidates.clone());
+        let choice = choose(&conversation, &snapshot, Policy::Kv, seed).unwrap();
+        assert_eq!(choice.reason, Reason::NearTie { among: 4 });
+        drawn.insert(chosen(&choice));
+    }
+    assert_eq!(drawn, BTreeSet::from(["w2#1/0".into(), "w3#1/0".into()]));
+
+    // Five seconds of work in the next minute outweigh two conversations more.
+    candidates[1].obligation = bound(2, 5_000.0);
+    candidates[2].obligation = bound(2, 5_000.0);
+    let choice = choose(&conversation, &snapshot(candidates), Policy::Kv, 1).unwrap();
+    let obliged: Vec<f64> = choice.scores.iter().map(|it| it.terms.obligation).collect();
+    assert_eq!(obliged, [0.001, 5.0, 5.0, 0.001]);
+    assert!(["w1#1/0", "w4#1/0"].contains(&chosen(&choice).as_str()));
 }

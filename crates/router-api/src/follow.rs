@@ -318,6 +318,7 @@ mod tests {
             uncached: Tokens::new(1),
             landmarks: vec![SequenceHash::new(1); landmarks],
             lease_until: Timestamp::ZERO,
+            conversation: None,
         }
     }
 

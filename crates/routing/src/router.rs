@@ -11,7 +11,7 @@ use domain::{
     BlockSize, DecisionId, DpRank, Epoch, InstanceId, ModelName, RankLoad, ReservationChange,
     Target, TargetState, Timestamp, Tokens, Worker, WorkerId,
 };
-use placement::{Reservation, Reservations};
+use placement::{BoundTurn, Obligations, Reservation, Reservations};
 
 use crate::drains::{Drained, Drains};
 use crate::fleet::Fleet;
@@ -37,6 +37,8 @@ pub struct Router {
     config: Config,
     fleet: Fleet,
     reservations: Reservations,
+    /// By model.
+    obligations: HashMap<ModelName, Obligations>,
     presumed: Presumed,
     truth: RankTruth,
     open: HashMap<DecisionId, Open>,
@@ -68,6 +70,7 @@ impl Router {
             config,
             fleet: Fleet::default(),
             reservations: Reservations::default(),
+            obligations: HashMap::new(),
             presumed: Presumed::default(),
             truth: RankTruth::default(),
             open: HashMap::new(),
@@ -156,17 +159,21 @@ impl Router {
                 uncached,
                 landmarks,
                 lease_until,
-            } => self.reserve(
-                Reservation {
+                conversation,
+            } => {
+                if let Some(conversation) = conversation {
+                    self.oblige(*conversation, *id, target, *uncached, now);
+                }
+                let reservation = Reservation {
                     id: *id,
                     router: router.clone(),
                     target: target.clone(),
                     uncached: *uncached,
                     landmarks: landmarks.clone(),
                     lease_until: *lease_until,
-                },
-                now,
-            ),
+                };
+                self.reserve(reservation, now);
+            }
             ReservationChange::Release { id } => {
                 self.reservations.release(*id, now);
             }
@@ -180,6 +187,7 @@ impl Router {
         let expired = u64::try_from(expired).unwrap_or(u64::MAX);
         self.counters.reservations_expired += expired;
         self.fleet.forget_gone(now);
+        self.obligations.values_mut().for_each(|it| it.expire(now));
         let fleet = &self.fleet;
         self.presumed
             .expire(now, |it| fleet.is_live(&it.worker, it.epoch));
@@ -254,6 +262,28 @@ impl Router {
         let findings = self.truth.findings(now);
         let live = findings.filter(|it| self.fleet.is_live(&it.worker, it.epoch));
         live.cloned().collect()
+    }
+
+    /// A turn runs where its conversation is bound.
+    fn oblige(
+        &mut self,
+        conversation: u64,
+        id: DecisionId,
+        target: &Target,
+        uncached: Tokens,
+        now: Timestamp,
+    ) {
+        let Some(worker) = self.fleet.worker(&target.worker) else {
+            return;
+        };
+        let of_model = self.obligations.entry(worker.model.clone()).or_default();
+        let turn = BoundTurn {
+            conversation,
+            id,
+            target: target.clone(),
+            uncached,
+        };
+        of_model.turn(turn, now);
     }
 
     /// Enters a reservation, ours or a peer's, in the book.

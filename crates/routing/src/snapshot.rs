@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use affinity::Binding;
 use domain::{Depths, SequenceHash, Target, TargetState, Timestamp, Tokens};
-use placement::{Barred, Candidate, Held, Reservations};
+use placement::{Barred, Candidate, Held, Obligation, Obligations, Reservations};
 
+use crate::binding::conversation_hash;
 use crate::fleet::{Fleet, Member, combined};
 use crate::presumed::{Presumed, Room};
 use crate::{Overlap, OverlapView, Request};
@@ -15,6 +16,8 @@ pub(crate) struct Sources<'a> {
     pub(crate) fleet: &'a Fleet,
     pub(crate) reservations: &'a Reservations,
     pub(crate) presumed: &'a Presumed,
+    /// What conversations of the model will go on to ask.
+    pub(crate) obligations: Option<&'a Obligations>,
     /// The mean of uncached tokens a request has.
     pub(crate) mean_miss: f64,
     pub(crate) request: &'a Request,
@@ -120,6 +123,7 @@ impl Sources<'_> {
             active: memory.active.max(requests).max(reserved),
             resident,
             capacity,
+            obligation: self.obligation(&target),
             utilisation: memory.demand_rate(self.now) / member.speed.prefill_rate(),
             prefill_rate: member.speed.prefill_rate(),
             decode_step: member.speed.decode_step(),
@@ -131,6 +135,12 @@ impl Sources<'_> {
     fn led_to(&self, target: &Target) -> Option<Tokens> {
         let lead = self.request.lead.as_ref();
         lead.filter(|it| it.target == *target).map(|it| it.held)
+    }
+
+    fn obligation(&self, target: &Target) -> Obligation {
+        let own = self.request.conversation.as_ref().map(conversation_hash);
+        let of_model = self.obligations.map(|it| it.at(target, own, self.now));
+        of_model.unwrap_or_default()
     }
 
     fn barred(&self, target: &Target) -> Option<Barred> {

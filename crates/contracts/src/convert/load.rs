@@ -83,12 +83,14 @@ fn change_to_wire(change: &ReservationChange) -> wire::ReservationChange {
             uncached,
             landmarks,
             lease_until,
+            conversation,
         } => Change::Reserve(wire::Reserve {
             id: id_to_wire(*id),
             target: Some(target.to_wire()),
             uncached: uncached.get(),
             landmarks: landmarks.iter().map(|it| it.get()).collect(),
             lease_until: lease_until.as_micros(),
+            conversation: *conversation,
         }),
         ReservationChange::Release { id } => Change::Release(wire::Release {
             id: id_to_wire(*id),
@@ -109,6 +111,7 @@ fn change_from_wire(message: wire::ReservationChange) -> Result<ReservationChang
                 uncached: Tokens::new(it.uncached),
                 landmarks: it.landmarks.into_iter().map(SequenceHash::new).collect(),
                 lease_until: Timestamp::from_micros(it.lease_until),
+                conversation: it.conversation,
             },
             Change::Release(it) => ReservationChange::Release {
                 id: id_from_wire(&it.id)?,

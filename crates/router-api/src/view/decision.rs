@@ -62,6 +62,9 @@ pub(super) struct CandidateView {
     pub(super) active: u32,
     pub(super) resident_tokens: u64,
     pub(super) capacity_tokens: Option<u64>,
+    /// Conversations bound there that were heard of lately, and what they will ask in the next minute.
+    pub(super) conversations: u32,
+    pub(super) obliged_tokens: f64,
     pub(super) prefill_tokens_per_second: f64,
     pub(super) decode_step_seconds: f64,
     /// None where it could not be chosen.
@@ -80,6 +83,7 @@ pub(super) struct CostView {
     lockstep_seconds: f64,
     decode_seconds: f64,
     capacity_seconds: f64,
+    obligation_seconds: f64,
 }
 
 /// Where it ran, and what was wrong with that.
@@ -168,6 +172,8 @@ impl CandidateView {
             active: candidate.active,
             resident_tokens: candidate.resident.get(),
             capacity_tokens: candidate.capacity.map(Tokens::get),
+            conversations: candidate.obligation.conversations,
+            obliged_tokens: candidate.obligation.tokens,
             prefill_tokens_per_second: candidate.prefill_rate,
             decode_step_seconds: candidate.decode_step,
             cost: score.map(CostView::of),
@@ -180,7 +186,7 @@ type Term = (&'static str, fn(&CostView) -> f64);
 
 impl CostView {
     /// The terms that sum to the total, in seconds.
-    pub(super) const TERMS: [Term; 7] = [
+    pub(super) const TERMS: [Term; 8] = [
         ("pending", |it| it.pending_seconds),
         ("miss", |it| it.miss_seconds),
         ("delay", |it| it.delay_seconds),
@@ -188,6 +194,7 @@ impl CostView {
         ("lockstep", |it| it.lockstep_seconds),
         ("decode", |it| it.decode_seconds),
         ("capacity", |it| it.capacity_seconds),
+        ("obligation", |it| it.obligation_seconds),
     ];
 
     pub(super) const fn total(&self) -> f64 {
@@ -211,6 +218,7 @@ impl CostView {
             lockstep_seconds: terms.lockstep,
             decode_seconds: terms.decode,
             capacity_seconds: terms.capacity,
+            obligation_seconds: terms.obligation,
         }
     }
 }

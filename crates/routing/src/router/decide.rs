@@ -58,6 +58,7 @@ impl Router {
             fleet: &self.fleet,
             reservations: &self.reservations,
             presumed: &self.presumed,
+            obligations: self.obligations.get(&request.model),
             mean_miss: self.mean_miss.get(),
             request,
             index,
@@ -192,6 +193,15 @@ impl Router {
             // What is computed on a rank of the engine's choice is in flight to none.
             let named = decision.target().map(|_| self.blocks_at(decision, request));
             let landmarks = landmarks(named.unwrap_or(&[]));
+            let conversation = match decision.binding {
+                BindingAction::Create | BindingAction::Keep | BindingAction::Rebind(_) => {
+                    decision.request.conversation
+                }
+                BindingAction::None | BindingAction::Excursion => None,
+            };
+            if let Some(conversation) = conversation {
+                self.oblige(conversation, decision.id, target, uncached, now);
+            }
             let reservation = Reservation {
                 id: decision.id,
                 router: self.instance.clone(),
@@ -206,6 +216,7 @@ impl Router {
                 uncached,
                 landmarks,
                 lease_until,
+                conversation,
             });
             self.reserve(reservation, now);
         }

@@ -183,6 +183,7 @@ fn a_rank_is_as_busy_as_the_most_who_know_say() {
             uncached: Tokens::new(1),
             landmarks: Vec::new(),
             lease_until: world.now + Duration::from_secs(60),
+            conversation: None,
         };
         world.router.apply_peer(&peer, &reserve, world.now);
     }

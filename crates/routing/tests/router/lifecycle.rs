@@ -129,6 +129,7 @@ fn a_silent_peers_reservations_end_by_their_lease() {
         uncached: Tokens::new(1_000_000),
         landmarks: Vec::new(),
         lease_until: world.now + Duration::from_secs(30),
+        conversation: None,
     };
     let ours = "r1".parse().unwrap();
     world.router.apply_peer(&ours, &reserve, world.now);

@@ -126,7 +126,8 @@ fn first_turns_spread_evenly() {
 fn routers_that_share_reservations_do_not_herd() {
     let mut worlds = [0, 1].map(|_| World::new(2, 4, Config::default()));
     worlds[1].router = {
-        let mut other = routing::Router::new("r2".parse().unwrap(), worlds[0].router.config().clone());
+        let mut other =
+            routing::Router::new("r2".parse().unwrap(), worlds[0].router.config().clone());
         worlds[1]
             .router
             .workers()
@@ -193,13 +194,14 @@ fn the_end_of_one_target_moves_its_own_conversations_and_no_others() {
 }
 
 /// BC-14: one worker of 8 ranks, 64 conversations, of which 8 have ten times the turns of the others. None is moved,
-/// so the spread comes of the first turns alone. It should be within 1.3 of the mean; it is not, because no term of the
-/// cost stands yet for the work that bound conversations will go on to bring.
+/// so the spread comes of the first turns alone, when nothing tells the busy ones. Whoever knew the rates of all that
+/// are there already, and sent each new one to where least is asked, would be at 1.36 of the mean in this order; equal
+/// numbers of conversations give 1.5 to 2.5.
 #[test]
-fn busy_conversations_stay_where_they_are_though_their_ranks_have_more_to_do() {
-    for seed in [0, 3, 6] {
+fn busy_conversations_stay_where_they_are_and_later_ones_keep_away_from_them() {
+    for seed in 0..8 {
         let skew = skew(seed);
-        assert!((1.0..2.6).contains(&skew), "{skew} with seed {seed}");
+        assert!((1.0..1.5).contains(&skew), "{skew} with seed {seed}");
     }
 }
 
@@ -241,4 +243,36 @@ fn skew(seed: u64) -> f64 {
     }
     let most = *work.values().max().unwrap() as f64;
     most * 8.0 / work.values().sum::<u64>() as f64
+}
+
+/// What conversations ask is learnt from the turns of all routers, and left out of their own price.
+#[test]
+fn routers_learn_from_each_others_turns_what_will_be_asked() {
+    let mut world = World::new(1, 2, Config::default());
+    let mut peer = World::new(1, 2, Config::default());
+    let name = "r2".parse().unwrap();
+    peer.router = routing::Router::new("r2".parse().unwrap(), world.router.config().clone());
+    peer.router.set_worker(crate::world::worker("w1", 2));
+    let home = bound("busy", "w1#1/0", 128);
+    for blocks in 1..60 {
+        let turn = peer.turn("busy", &content(1, 2 * blocks));
+        let decision = peer.decide(&turn, Some(&home)).unwrap();
+        peer.hold(&home.target, &content(1, 2 * blocks));
+        peer.router.finish(decision.id, &served(), peer.now);
+        for change in peer.router.take_changes() {
+            world.router.apply_peer(&name, &change, world.now);
+        }
+        peer.wait(1.0);
+        world.wait(1.0);
+    }
+    let obligation = |world: &mut World, turn: &str| {
+        let turn = world.turn(turn, &content(2, 1));
+        let decision = world.decide(&turn, None).unwrap();
+        world.router.abandon(decision.id, world.now);
+        let terms = |it: &placement::Scored| it.terms.obligation;
+        decision.scores().iter().map(terms).collect::<Vec<_>>()
+    };
+    let others = obligation(&mut world, "other");
+    assert!(others[0] > 1.0 && others[1] == 0.0, "{others:?}");
+    assert_eq!(obligation(&mut world, "busy")[0], 0.0, "its own is left out");
 }
