@@ -62,7 +62,7 @@ pub const BINDINGS: TableSpec = TableSpec {
 };
 
 /// Workers and ranks that operators drain, until they undo it, whoever restarts meanwhile; key worker or
-/// `worker/dp_rank`, payload [`crate::Drain`]. A table of its own: the entries of `fleet` are leases, each of the
+/// `worker/dp_rank`, payload [`domain::Drain`]. A table of its own: the entries of `fleet` are leases, each of the
 /// process that it describes, and no process should have to remember what an operator wants of it.
 pub const DRAINS: TableSpec = TableSpec {
     table: Table("drains"),

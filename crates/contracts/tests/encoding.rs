@@ -6,9 +6,9 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use affinity::{Binding, BindingState, ConversationKey, Evidence, MoveReason, Owner};
-use contracts::{Drain, Encoding, FleetEntry, LoadReport, ReservationBatch, ReservationChange};
+use contracts::{Encoding, FleetEntry, LoadReport, ReservationBatch, ReservationChange};
 use domain::{
-    BlockHash, BlockSize, ByEndpoint, Capability, DecisionId, Distrust, DpRank, Endpoint,
+    BlockHash, BlockSize, ByEndpoint, Capability, DecisionId, Distrust, DpRank, Drain, Endpoint,
     EngineHash, EngineKind, Epoch, EventSeq, FirstRank, HeaderSpace, Incarnation, KvBatch,
     KvEndpoints, KvOp, Namespace, RankControl, RankEndpoint, RankLoad, ResetReason, SequenceHash,
     ServiceInstance, ServiceKind, SessionTag, StoredBlock, StoredBlocks, Target, TargetState, Tier,
@@ -194,6 +194,7 @@ fn every_record_survives_its_wire_form() {
         survives(&Drain {
             worker: "w1".parse().unwrap(),
             dp_rank,
+            moves: dp_rank.is_some(),
             actor: "operator".parse().unwrap(),
             since: Timestamp::from_micros(7),
         });

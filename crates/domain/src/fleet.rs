@@ -68,8 +68,10 @@ pub enum TargetState {
     Suspect,
     /// Serving; its claims are true but incomplete.
     Partial,
-    /// Serving what it has; no new conversations.
+    /// Serving the conversations it has; no new ones.
     Draining,
+    /// Serving the requests it has; its conversations go elsewhere at their next turn.
+    Leaving,
     /// Not there.
     Gone,
 }
@@ -83,6 +85,7 @@ impl TargetState {
             Self::Suspect => "suspect",
             Self::Partial => "partial",
             Self::Draining => "draining",
+            Self::Leaving => "leaving",
             Self::Gone => "gone",
         }
     }

@@ -1,6 +1,7 @@
 //! The words of the domain: who serves, where, which blocks, how much, when. No I/O, no async, no clock.
 
 mod block;
+mod drain;
 mod endpoint;
 mod fleet;
 mod ids;
@@ -16,6 +17,7 @@ pub use block::{
     BlockHash, BlockSize, EngineHash, HashSeed, InvalidBlockSize, Namespace, SequenceHash, Tier,
     block_hashes, sequence_hashes,
 };
+pub use drain::Drain;
 pub use endpoint::{ByEndpoint, Endpoint};
 pub use fleet::{
     Capability, Distrust, EngineKind, FirstRank, HeaderSpace, Incarnation, InvalidTarget,

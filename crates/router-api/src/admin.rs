@@ -30,7 +30,9 @@ pub(crate) fn routes(replica: Arc<Replica>) -> Router {
 
 pub(crate) async fn workers(State(replica): State<Arc<Replica>>) -> Json<Value> {
     let router = replica.mind.lock();
-    let workers = router.workers().map(|it| WorkerView::of(&router, it));
+    let workers = router
+        .workers()
+        .map(|it| WorkerView::of(&router, it, &replica.emptied));
     Json(json!({"workers": workers.collect::<Vec<_>>()}))
 }
 

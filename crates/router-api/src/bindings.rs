@@ -8,7 +8,7 @@ use axum::extract::{Path, RawQuery, State};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use contracts::rpc::{Bound, CallError, Filter, Page, Reassign, Search, Unbind};
-use domain::{ConversationId, DpRank, Epoch, InstanceId, ModelName, Target, TargetState};
+use domain::{ConversationId, DpRank, Drain, Epoch, InstanceId, ModelName, Target, TargetState};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -234,7 +234,7 @@ impl Replica {
         let Some(worker) = worker else {
             let model = &binding.key.model;
             return Err(refused(&format!(
-                "is no target of model {model}: see /api/v1/targets"
+                "is no target of model {model}: `rankway targets ls` lists them"
             )));
         };
         let now = router.epoch(&worker.id).unwrap_or(worker.epoch);
@@ -245,6 +245,13 @@ impl Replica {
         }
         match router.state(worker, dp_rank) {
             TargetState::Ready | TargetState::Suspect | TargetState::Partial => {}
+            TargetState::Draining | TargetState::Leaving => {
+                let place = Drain::place_of(&worker.id, Some(dp_rank));
+                return Err(refused(&format!(
+                    "is drained: choose another, or `rankway drain --undo` it (`rankway workers ls` says what is \
+                     drained of {place})"
+                )));
+            }
             state => return Err(refused(&format!("is {}", state.name()))),
         }
         if binding.owner == Owner::Engine && binding.target.worker == worker.id {

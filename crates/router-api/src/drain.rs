@@ -6,19 +6,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Path, State};
+use axum::extract::{Path, RawQuery, State};
 use axum::routing::post;
 use axum::{Json, Router};
 use bus::{Bus, BusError, Expect, Key};
 use bytes::Bytes;
-use contracts::{Drain, Encoding as _, topics};
-use domain::{DpRank, WorkerId};
-use routing::Drained;
+use contracts::{Encoding as _, topics};
+use domain::{DpRank, Drain, WorkerId};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::bindings::operator;
 use crate::error::{ApiError, excerpt};
+use crate::query::Query;
 use crate::replica::Replica;
 use crate::view::WorkerView;
 
@@ -47,17 +47,25 @@ pub(crate) fn routes(replica: Arc<Replica>, bus: Arc<dyn Bus>) -> Router {
 
 type Answer = Result<Json<Value>, ApiError>;
 
-async fn drain_worker(State(admin): State<Admin>, Path(id): Path<String>) -> Answer {
-    let (worker, dp_rank) = admin.known(&id, None)?;
-    admin.drain(worker, dp_rank).await
+/// What a drain can be told: `move=true` has the conversations there go elsewhere at their next turn.
+const TOLD: &[&str] = &["move"];
+
+async fn drain_worker(
+    State(admin): State<Admin>,
+    Path(id): Path<String>,
+    RawQuery(told): RawQuery,
+) -> Answer {
+    let place = admin.known(&id, None)?;
+    admin.drain(place, told.as_deref()).await
 }
 
 async fn drain_rank(
     State(admin): State<Admin>,
     Path((id, rank)): Path<(String, String)>,
+    RawQuery(told): RawQuery,
 ) -> Answer {
-    let (worker, dp_rank) = admin.known(&id, Some(&rank))?;
-    admin.drain(worker, dp_rank).await
+    let place = admin.known(&id, Some(&rank))?;
+    admin.drain(place, told.as_deref()).await
 }
 
 async fn undrain_worker(State(admin): State<Admin>, Path(id): Path<String>) -> Answer {
@@ -74,35 +82,60 @@ async fn undrain_rank(
 }
 
 impl Admin {
-    async fn drain(&self, worker: WorkerId, dp_rank: Option<DpRank>) -> Answer {
-        let entry = Drain {
+    /// Drains, or says of what is drained already whether its conversations are to move.
+    async fn drain(
+        &self,
+        (worker, dp_rank): (WorkerId, Option<DpRank>),
+        told: Option<&str>,
+    ) -> Answer {
+        let moves = Query::read(told, TOLD)?.parsed("move")?.unwrap_or(false);
+        let before = self.drained(&worker, dp_rank);
+        let drain = Drain {
             worker: worker.clone(),
             dp_rank,
+            moves,
             actor: operator(),
-            since: self.replica.clock.now(),
+            since: before.map_or(self.replica.clock.now(), |it| it.since),
         };
-        self.put(&worker, dp_rank, Some(entry.to_bytes())).await?;
-        Ok(self.answer(&worker, dp_rank, true).await)
+        self.put(&worker, dp_rank, Some(drain.to_bytes())).await?;
+        let follows = || self.drained(&worker, dp_rank).is_some_and(|it| it == drain);
+        Ok(self.answer(&worker, follows).await)
     }
 
     /// Ends the drain of a worker, and with it those of its ranks; or that of one rank.
     async fn undrain(&self, worker: WorkerId, dp_rank: Option<DpRank>) -> Answer {
         let drained = self.replica.mind.lock().drained(&worker).cloned();
         let drained = drained.unwrap_or_default();
-        if dp_rank.is_some() && drained.whole {
-            let why =
-                format!("all of worker {worker} is drained: undrain it, and drain its other ranks");
+        if dp_rank.is_some() && drained.whole.is_some() {
+            let why = format!(
+                "all of worker {worker} is drained: undrain it (`rankway drain {worker} --undo`), and drain its other \
+                 ranks"
+            );
             return Err(ApiError::invalid(why));
         }
-        let ranks = drained.ranks.into_iter().map(Some);
-        let ended = match dp_rank {
+        let ranks = drained.ranks.into_keys().map(Some);
+        let ended: Vec<_> = match dp_rank {
             Some(_) => vec![dp_rank],
             None => ranks.chain([None]).collect(),
         };
-        for dp_rank in ended {
-            self.put(&worker, dp_rank, None).await?;
+        for dp_rank in &ended {
+            self.put(&worker, *dp_rank, None).await?;
         }
-        Ok(self.answer(&worker, dp_rank, false).await)
+        let follows = || {
+            let mut ended = ended.iter();
+            ended.all(|it| self.drained(&worker, *it).is_none())
+        };
+        Ok(self.answer(&worker, follows).await)
+    }
+
+    /// By which drain of just this this router goes.
+    fn drained(&self, worker: &WorkerId, dp_rank: Option<DpRank>) -> Option<Drain> {
+        let router = self.replica.mind.lock();
+        let drained = router.drained(worker)?;
+        match dp_rank {
+            Some(dp_rank) => drained.ranks.get(&dp_rank).cloned(),
+            None => drained.whole.clone(),
+        }
     }
 
     /// A worker that is registered or drained, and one of its ranks.
@@ -112,10 +145,15 @@ impl Admin {
             let ids: Vec<&str> = router.workers().map(|it| it.id.as_str()).collect();
             ids.join(", ")
         };
+        let text = id;
         let id: Option<WorkerId> = id.parse().ok();
         let known = id.filter(|it| router.worker(it).is_some() || router.drained(it).is_some());
         let Some(worker) = known else {
-            let path = format!("such worker: choose one of {}", workers());
+            let path = format!(
+                "worker {:?}: choose one of {} (`rankway workers ls`)",
+                excerpt(text),
+                workers()
+            );
             return Err(ApiError::UnknownPath { path });
         };
         let Some(text) = rank else {
@@ -125,12 +163,15 @@ impl Admin {
         let owned = |rank: &DpRank| {
             let registered = router.worker(&worker).is_some_and(|it| it.owns(*rank));
             let drained = router.drained(&worker);
-            registered || drained.is_some_and(|it| it.ranks.contains(rank))
+            registered || drained.is_some_and(|it| it.ranks.contains_key(rank))
         };
         match rank.filter(owned) {
             Some(rank) => Ok((worker, Some(rank))),
             None => {
-                let path = format!("rank {:?} of worker {worker}", excerpt(text));
+                let path = format!(
+                    "rank {:?} of worker {worker} (`rankway targets ls` lists them)",
+                    excerpt(text)
+                );
                 Err(ApiError::UnknownPath { path })
             }
         }
@@ -142,7 +183,7 @@ impl Admin {
         dp_rank: Option<DpRank>,
         value: Option<Bytes>,
     ) -> Result<(), ApiError> {
-        let key = Key(Bytes::from(Drain::key(worker, dp_rank)));
+        let key = Key(Bytes::from(Drain::place_of(worker, dp_rank)));
         let table = &topics::DRAINS.table;
         let put = self.bus.put(table, key, value, Expect::Any).await;
         let unavailable = |error: BusError| ApiError::Unavailable {
@@ -152,31 +193,14 @@ impl Admin {
     }
 
     /// Answers once this router goes by what was written; peers follow it as fast.
-    async fn answer(
-        &self,
-        worker: &WorkerId,
-        dp_rank: Option<DpRank>,
-        drained: bool,
-    ) -> Json<Value> {
+    async fn answer(&self, worker: &WorkerId, follows: impl Fn() -> bool) -> Json<Value> {
         let deadline = Instant::now() + FOLLOWED_WITHIN;
-        loop {
-            if self.follows(worker, dp_rank, drained) || deadline < Instant::now() {
-                let router = self.replica.mind.lock();
-                let view = router.worker(worker).map(|it| WorkerView::of(&router, it));
-                return Json(json!({ "worker": view }));
-            }
+        while !follows() && Instant::now() < deadline {
             sleep(LOOK_EVERY).await;
         }
-    }
-
-    /// Whether this router goes by it that these are drained, or are not.
-    fn follows(&self, worker: &WorkerId, dp_rank: Option<DpRank>, drained: bool) -> bool {
         let router = self.replica.mind.lock();
-        let known = router.drained(worker).cloned().unwrap_or_default();
-        match dp_rank {
-            Some(dp_rank) => known.covers(dp_rank) == drained,
-            None if drained => known.whole,
-            None => known == Drained::default(),
-        }
+        let worker = router.worker(worker);
+        let view = worker.map(|it| WorkerView::of(&router, it, &self.replica.emptied));
+        Json(json!({ "worker": view }))
     }
 }

@@ -1,12 +1,12 @@
 //! What others write on the bus, taken into the router's mind; and its own reservations, told to its peers.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bus::{Bus, BusError, Change, Delivered, Entry, Key, Record, Start, TableSpec, TopicSpec};
-use contracts::{Drain, Encoding, FleetEntry, LoadReport, ReservationBatch, topics};
-use domain::{Incarnation, ReservationChange, ServiceInstance, ServiceKind, WorkerId};
+use contracts::{Encoding, FleetEntry, LoadReport, ReservationBatch, topics};
+use domain::{Drain, Incarnation, ReservationChange, ServiceInstance, ServiceKind, WorkerId};
 use futures::TryStreamExt;
 use futures::stream::{BoxStream, SelectAll, select_all};
 use service_kit::Component;
@@ -72,29 +72,38 @@ pub(crate) async fn follow_drains(
     bus: Arc<dyn Bus>,
     caught_up: watch::Sender<bool>,
 ) {
-    let table = &topics::DRAINS.table;
+    let spec = &topics::DRAINS;
     loop {
         let followed = async {
-            let mut changes = bus.watch(table).await?;
+            let mut changes = bus.watch(&spec.table).await?;
             // What is not there any more when a watch begins anew is not drained any more.
-            let mut drained = BTreeSet::new();
+            let mut drained = BTreeMap::new();
             let mut is_whole = false;
             while let Some(change) = changes.try_next().await? {
-                let of = |key: &Key| text_of(key).and_then(Drain::read_key);
                 match change {
-                    Change::Put(key, _) => drained.extend(of(&key)),
-                    Change::Deleted(key) => drained.retain(|it| Some(it) != of(&key).as_ref()),
+                    Change::Put(key, entry) => {
+                        let Some(drain) = read::<Drain>(&replica, spec, &entry) else {
+                            continue;
+                        };
+                        if is_whole && !drained.contains_key(&key.0) {
+                            let followed = replica.clock.now().since(drain.since);
+                            let seconds = &replica.metrics.drain_followed_seconds;
+                            seconds.observe(followed.as_secs_f64());
+                        }
+                        drained.insert(key.0, drain);
+                    }
+                    Change::Deleted(key) => drop(drained.remove(&key.0)),
                     Change::CaughtUp => is_whole = true,
                 }
                 if is_whole {
-                    replica.mind.lock().set_drains(drained.clone());
+                    replica.mind.lock().set_drains(drained.values().cloned());
                     caught_up.send_replace(true);
                 }
             }
             Ok::<_, BusError>(())
         };
         let ended = followed.await;
-        again(table.0, ended).await;
+        again(spec.table.0, ended).await;
     }
 }
 
@@ -200,8 +209,8 @@ pub(crate) async fn expire(
         replica.mind.lock().expire(now);
         if caught_up.iter().any(|it| !*it.borrow()) {
             component.waiting("the fleet has not been read yet");
-        } else if !replica.mind.any_serving(now) {
-            component.waiting("no worker is ready");
+        } else if let Some(why) = replica.mind.takes_nothing(now) {
+            component.waiting(why);
         } else {
             component.ready();
         }

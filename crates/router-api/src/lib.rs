@@ -6,6 +6,7 @@ mod body;
 mod chain;
 mod config;
 mod drain;
+mod emptied;
 mod error;
 mod evidence;
 mod follow;

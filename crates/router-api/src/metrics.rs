@@ -35,6 +35,8 @@ pub(crate) struct Metrics {
     pub(crate) skipped_ids: IntCounter,
     /// Requests by what told their conversation.
     pub(crate) sources: IntCounterVec,
+    /// From an operator's drain to this router's going by it.
+    pub(crate) drain_followed_seconds: Histogram,
     /// What the affinity store was not told.
     pub(crate) untold: IntCounter,
     /// Records of other services that could not be read, by topic.
@@ -212,6 +214,10 @@ impl Metrics {
                 "rankway_conversation_source_total",
                 "Requests by what told their conversation; those that nothing told are placed anew each time",
                 &["source"],
+            )?,
+            drain_followed_seconds: seconds(
+                "rankway_drain_followed_seconds",
+                "Time from an operator's drain to this router's going by it",
             )?,
             untold: counter(
                 "rankway_affinity_untold_total",

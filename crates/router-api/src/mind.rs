@@ -4,8 +4,11 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use domain::{DecisionId, InstanceId, ModelName, TargetState, Timestamp, Worker};
+use domain::{DecisionId, DpRank, InstanceId, ModelName, TargetState, Timestamp, Worker};
 use routing::Router;
+
+/// Workers named where none takes a request; all of them are listed elsewhere.
+const MAX_NAMED: usize = 10;
 
 /// One router replica's mind, which its requests share.
 pub(crate) struct Mind {
@@ -33,17 +36,44 @@ impl Mind {
             .collect()
     }
 
-    /// Whether any worker can serve.
-    pub(crate) fn any_serving(&self, now: Timestamp) -> bool {
-        self.lock().workers().any(|it| serves(it, now))
+    /// Why no target takes a new request; none where one does.
+    pub(crate) fn takes_nothing(&self, now: Timestamp) -> Option<String> {
+        let router = self.lock();
+        let mut closed = Vec::new();
+        for worker in router.workers().filter(|it| serves(it, now)) {
+            if let Some(refusal) = router.refusal(worker) {
+                closed.push(refusal.to_string());
+            } else if worker.ranks().all(|it| is_drained(&router, worker, it)) {
+                closed.push(format!("worker {} is drained", worker.id));
+            } else {
+                return None;
+            }
+        }
+        let more = closed.len().saturating_sub(MAX_NAMED);
+        closed.truncate(MAX_NAMED);
+        closed.extend((0 < more).then(|| format!("{more} more")));
+        Some(match closed.is_empty() {
+            true => "no worker is ready".to_owned(),
+            false => format!("no target takes a new request: {}", closed.join("; ")),
+        })
     }
+}
+
+fn is_drained(router: &Router, worker: &Worker, dp_rank: DpRank) -> bool {
+    matches!(
+        router.state(worker, dp_rank),
+        TargetState::Draining | TargetState::Leaving
+    )
 }
 
 fn serves(worker: &Worker, now: Timestamp) -> bool {
     now < worker.lease_until
         && match worker.state {
             TargetState::Ready | TargetState::Suspect | TargetState::Partial => true,
-            TargetState::Warming | TargetState::Draining | TargetState::Gone => false,
+            TargetState::Warming
+            | TargetState::Draining
+            | TargetState::Leaving
+            | TargetState::Gone => false,
         }
 }
 

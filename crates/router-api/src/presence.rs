@@ -94,8 +94,12 @@ pub(crate) async fn show(replica: Arc<Replica>, component: Component) {
             .collect();
         let mut findings = texts(&router.findings(now));
         let refused = router.workers().filter_map(|it| router.refusal(it));
-        findings.extend(refused.map(|it| it.to_string()));
+        let refused: Vec<String> = refused.map(|it| it.to_string()).collect();
         drop(router);
+        for why in refused.iter().filter(|it| !named.contains(it)) {
+            warn!(why, "a worker is left out");
+        }
+        findings.extend(refused);
         let gauge = &replica.metrics.ranks.untrusted;
         let mut gone = std::mem::take(&mut shown);
         for (worker, epoch) in workers {

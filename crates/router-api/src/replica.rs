@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use crate::body::Budget;
 use crate::config::Config;
+use crate::emptied::Emptied;
 use crate::evidence::Evidence;
 use crate::identity::Memory;
 use crate::intake::{Blocks, Intake, TokenSource};
@@ -53,6 +54,7 @@ pub(crate) struct Replica {
     /// Which worker tokenises next.
     pub(crate) tokenizer: AtomicUsize,
     pub(crate) memory: Memory,
+    pub(crate) emptied: Emptied,
 }
 
 /// What others know of a request.

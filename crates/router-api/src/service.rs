@@ -27,7 +27,7 @@ use crate::metrics::Metrics;
 use crate::mind::{Ids, Mind};
 use crate::mismatch::MismatchWatch;
 use crate::replica::Replica;
-use crate::{admin, bindings, drain, follow, identity, presence, public};
+use crate::{admin, bindings, drain, emptied, follow, identity, presence, public};
 
 /// How long peers and the affinity store may take to hear the last of it.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -130,6 +130,7 @@ impl RouterApi {
             metrics,
             tokenizer: Default::default(),
             memory: Default::default(),
+            emptied: Default::default(),
         };
         Ok(Self {
             listener,
@@ -232,6 +233,7 @@ fn background(
     tasks.spawn(evidence::serve(replica.clone(), watches));
     tasks.spawn(presence::announce(replica.clone(), bus.clone()));
     tasks.spawn(presence::show(replica.clone(), component.clone()));
+    tasks.spawn(emptied::watch(replica.clone()));
     tasks.spawn(follow::expire(replica.clone(), component, read));
     tasks.spawn(store.renew(replica.leases.clone(), replica.instance.clone()));
     tasks

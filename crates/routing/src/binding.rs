@@ -79,7 +79,9 @@ fn liveness(snapshot: &Snapshot, target: &Target) -> Liveness {
         None => Liveness::Gone,
         Some(candidate) => match candidate.state {
             TargetState::Ready | TargetState::Suspect | TargetState::Partial => Liveness::Live,
-            TargetState::Draining => Liveness::Draining,
+            // What it has stays until it is idle.
+            TargetState::Draining => Liveness::Live,
+            TargetState::Leaving => Liveness::Draining,
             TargetState::Warming | TargetState::Gone => Liveness::Gone,
         },
     }

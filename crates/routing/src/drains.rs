@@ -1,8 +1,8 @@
-//! What operators drain: workers and ranks that take no new conversation and give up those they have.
+//! What operators drain: workers and ranks that take no new conversation.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use domain::{DpRank, TargetState, WorkerId};
+use domain::{DpRank, Drain, TargetState, WorkerId};
 
 /// Workers that are drained, whole or in part, in whatever incarnation.
 #[derive(Clone, Debug, Default)]
@@ -12,20 +12,19 @@ pub(crate) struct Drains(BTreeMap<WorkerId, Drained>);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
     /// All of it, whatever is said of its ranks.
-    pub whole: bool,
+    pub whole: Option<Drain>,
     /// These ranks by themselves.
-    pub ranks: BTreeSet<DpRank>,
+    pub ranks: BTreeMap<DpRank, Drain>,
 }
 
 impl Drains {
-    /// All that is drained; a rank by itself, or with none its whole worker.
-    pub(crate) fn new(drained: impl IntoIterator<Item = (WorkerId, Option<DpRank>)>) -> Self {
+    pub(crate) fn new(drained: impl IntoIterator<Item = Drain>) -> Self {
         let mut drains = Self::default();
-        for (worker, dp_rank) in drained {
-            let of_worker = drains.0.entry(worker).or_default();
-            match dp_rank {
-                Some(dp_rank) => drop(of_worker.ranks.insert(dp_rank)),
-                None => of_worker.whole = true,
+        for drain in drained {
+            let of_worker = drains.0.entry(drain.worker.clone()).or_default();
+            match drain.dp_rank {
+                Some(dp_rank) => drop(of_worker.ranks.insert(dp_rank, drain)),
+                None => of_worker.whole = Some(drain),
             }
         }
         drains
@@ -35,6 +34,10 @@ impl Drains {
         self.0.get(worker)
     }
 
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Drain> {
+        self.0.values().flat_map(Drained::all)
+    }
+
     /// The state of a target that is `registered` so: one that cannot serve is not drained either.
     pub(crate) fn state(
         &self,
@@ -42,21 +45,28 @@ impl Drains {
         dp_rank: DpRank,
         registered: TargetState,
     ) -> TargetState {
-        let drained = self.of(worker);
-        match registered {
+        let serves = matches!(
+            registered,
             TargetState::Ready | TargetState::Suspect | TargetState::Partial
-                if drained.is_some_and(|it| it.covers(dp_rank)) =>
-            {
-                TargetState::Draining
-            }
-            state => state,
+        );
+        let drained = self.of(worker).filter(|_| serves);
+        match drained.and_then(|it| it.moves(dp_rank)) {
+            Some(true) => TargetState::Leaving,
+            Some(false) => TargetState::Draining,
+            None => registered,
         }
     }
 }
 
 impl Drained {
-    /// Whether a rank is drained, by itself or with its worker.
-    pub fn covers(&self, dp_rank: DpRank) -> bool {
-        self.whole || self.ranks.contains(&dp_rank)
+    /// All drains of the worker.
+    pub fn all(&self) -> impl Iterator<Item = &Drain> {
+        self.whole.iter().chain(self.ranks.values())
+    }
+
+    /// Whether the conversations of a rank are to go elsewhere; none where neither it nor its worker is drained.
+    pub fn moves(&self, dp_rank: DpRank) -> Option<bool> {
+        let both = self.whole.iter().chain(self.ranks.get(&dp_rank));
+        both.map(|it| it.moves).reduce(|one, other| one || other)
     }
 }

@@ -264,9 +264,11 @@ impl Member {
 /// The state of a target whose worker registers one and whose index reports another, where it does.
 pub(crate) fn combined(registered: TargetState, reported: Option<TargetState>) -> TargetState {
     match (registered, reported) {
-        (TargetState::Warming | TargetState::Draining | TargetState::Gone, _) | (_, None) => {
-            registered
-        }
+        (
+            TargetState::Warming | TargetState::Draining | TargetState::Leaving | TargetState::Gone,
+            _,
+        )
+        | (_, None) => registered,
         (TargetState::Ready | TargetState::Suspect | TargetState::Partial, Some(reported)) => {
             reported
         }

@@ -84,10 +84,12 @@ impl RankSources {
         let capability = worker.capability;
         let worker_id = worker.id.clone();
         match (self.set(&worker.model)?, capability.first_rank) {
-            (Owner::Engine, _) => (!capability.owns_bindings).then_some(RankSourceError::OwnsNone {
-                key,
-                worker: worker_id,
-            }),
+            (Owner::Engine, _) => {
+                (!capability.owns_bindings).then_some(RankSourceError::OwnsNone {
+                    key,
+                    worker: worker_id,
+                })
+            }
             (Owner::Router, _) if takes_ranks(worker) => None,
             (Owner::Router, FirstRank::Unasked) => Some(RankSourceError::TakesNone {
                 key,

@@ -8,8 +8,8 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use affinity::Owner;
 use domain::{
-    BlockSize, DecisionId, DpRank, Epoch, InstanceId, ModelName, RankLoad, ReservationChange,
-    Target, TargetState, Timestamp, Tokens, Worker, WorkerId,
+    BlockSize, DecisionId, DpRank, Drain, Epoch, InstanceId, ModelName, RankLoad,
+    ReservationChange, Target, TargetState, Timestamp, Tokens, Worker, WorkerId,
 };
 use placement::{BoundTurn, Obligations, Reservation, Reservations};
 
@@ -107,9 +107,8 @@ impl Router {
         self.fleet.set_epoch(worker, epoch);
     }
 
-    /// All that operators drain, ranks and, with none, whole workers: they take no new conversation, and those they
-    /// have go elsewhere at their next turn. Holds over incarnations, and before a worker registers.
-    pub fn set_drains(&mut self, drained: impl IntoIterator<Item = (WorkerId, Option<DpRank>)>) {
+    /// All that operators drain. Holds over incarnations, and before a worker registers.
+    pub fn set_drains(&mut self, drained: impl IntoIterator<Item = Drain>) {
         self.fleet.drains = Drains::new(drained);
     }
 
@@ -127,6 +126,11 @@ impl Router {
     /// Why a worker is left out, if it is.
     pub fn refusal(&self, worker: &Worker) -> Option<RankSourceError> {
         self.fleet.sources.refusal(worker)
+    }
+
+    /// All that is drained, by worker.
+    pub fn drains(&self) -> impl Iterator<Item = &Drain> {
+        self.fleet.drains.all()
     }
 
     /// What of a worker is drained.
@@ -235,6 +239,14 @@ impl Router {
     /// Prefill work reserved at `target` by all routers and not yet done.
     pub fn pending(&self, target: &Target, now: Timestamp) -> Tokens {
         self.reservations.pending(target, now)
+    }
+
+    /// Requests there: this router's own, those that its peers have just sent, and what the engine's gauge says.
+    pub fn active(&self, target: &Target, now: Timestamp) -> u32 {
+        let member = self.fleet.member(&target.worker);
+        let (requests, _) = member.map_or((0, 0), |it| it.gauge(target.dp_rank, now));
+        let own = self.fleet.memory(target).active;
+        own.max(requests).max(self.reservations.count(target))
     }
 
     /// Live reservations of all routers.

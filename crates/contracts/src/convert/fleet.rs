@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use domain::{
-    BlockSize, ByEndpoint, Capability, Distrust, DpRank, Endpoint, EngineKind, Epoch, FirstRank,
+    BlockSize, ByEndpoint, Capability, Distrust, DpRank, Drain, Endpoint, EngineKind, Epoch, FirstRank,
     HeaderSpace, Incarnation, InstanceId, KvEndpoints, ModelName, RankControl, RankEndpoint,
     ServiceInstance, ServiceKind, TargetState, Timestamp, Worker, WorkerId,
 };
 
 use super::{Wire, invalid, read_enum, required, wire, wire_enum};
-use crate::{DecodeError, Drain, FleetEntry};
+use crate::{DecodeError, FleetEntry};
 
 wire_enum!(EngineKind, EngineKind, {
     Vllm => Vllm,
@@ -47,6 +47,7 @@ wire_enum!(TargetState, TargetState, {
     Suspect => Suspect,
     Partial => Partial,
     Draining => Draining,
+    Leaving => Leaving,
     Gone => Gone,
 });
 wire_enum!(ServiceKind, ServiceKind, {
@@ -264,6 +265,7 @@ impl Wire for Drain {
             dp_rank: self.dp_rank.map(DpRank::get),
             actor: self.actor.to_string(),
             since: self.since.as_micros(),
+            moves: self.moves,
         }
     }
 
@@ -273,6 +275,7 @@ impl Wire for Drain {
         Ok(Self {
             worker: worker.map_err(|why| invalid::<Self>("worker", why))?,
             dp_rank: message.dp_rank.map(DpRank::new),
+            moves: message.moves,
             actor: actor.map_err(|why| invalid::<Self>("actor", why))?,
             since: Timestamp::from_micros(message.since),
         })

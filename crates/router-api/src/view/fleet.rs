@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use domain::{DpRank, Endpoint, FirstRank, KvEndpoints, Target, Timestamp, Worker};
-use routing::Router;
+use routing::{Drained, Router};
 use serde::Serialize;
 
 use super::names;
+use crate::emptied::Emptied;
 
 /// A registered worker.
 #[derive(Serialize)]
@@ -35,12 +36,23 @@ pub(crate) struct WorkerView {
     first_rank: Option<&'static str>,
     /// Why it is left out, where it cannot do what is set.
     refused: Option<String>,
-    /// Whether an operator drains all of it.
-    drained: bool,
-    /// The ranks that an operator drains by themselves.
-    drained_ranks: Vec<u32>,
+    /// What an operator drains of it.
+    drains: Vec<DrainView>,
     lease_until_seconds: f64,
     prefill_tokens_per_second: f64,
+}
+
+/// What an operator drains.
+#[derive(Serialize)]
+struct DrainView {
+    /// None for the whole worker.
+    dp_rank: Option<u32>,
+    /// Whether conversations go elsewhere at their next turn, instead of staying until they are idle.
+    moves: bool,
+    actor: String,
+    since_seconds: f64,
+    /// Since when nothing runs there and nothing is kept there.
+    empty_since_seconds: Option<f64>,
 }
 
 /// One rank of a registered worker.
@@ -55,9 +67,16 @@ pub(crate) struct TargetView {
 }
 
 impl WorkerView {
-    pub(crate) fn of(router: &Router, worker: &Worker) -> Self {
+    pub(crate) fn of(router: &Router, worker: &Worker, emptied: &Emptied) -> Self {
         let epoch = router.epoch(&worker.id).unwrap_or(worker.epoch);
-        let drained = router.drained(&worker.id).cloned().unwrap_or_default();
+        let drains = router.drained(&worker.id).into_iter();
+        let drains = drains.flat_map(Drained::all).map(|it| DrainView {
+            dp_rank: it.dp_rank.map(DpRank::get),
+            moves: it.moves,
+            actor: it.actor.to_string(),
+            since_seconds: it.since.as_secs_f64(),
+            empty_since_seconds: emptied.since(it).map(Timestamp::as_secs_f64),
+        });
         let mut states = worker.ranks().map(|rank| router.state(worker, rank));
         // Where no rank takes new conversations any more, neither does the worker.
         let first = states.next().unwrap_or(worker.state);
@@ -93,8 +112,7 @@ impl WorkerView {
                 first_rank => Some(first_rank.name()),
             },
             refused: router.refusal(worker).map(|it| it.to_string()),
-            drained: drained.whole,
-            drained_ranks: drained.ranks.iter().map(|it| it.get()).collect(),
+            drains: drains.collect(),
             lease_until_seconds: worker.lease_until.as_secs_f64(),
             prefill_tokens_per_second: router.prefill_rate(&worker.id),
         }

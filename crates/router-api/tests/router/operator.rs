@@ -1,10 +1,8 @@
 //! What an operator sees and does through the admin API.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use crate::client::{Answer, Client};
 use crate::engine::Engine;
@@ -159,20 +157,31 @@ async fn a_drained_worker_takes_no_new_conversation_at_any_router_until_it_is_un
     }
     world.until_nothing_is_left().await;
 
-    let began = Instant::now();
     let drained = post(&world, "workers/w1/drain", json!({})).await.json();
+    let drain = &drained["worker"]["drains"][0];
     assert_eq!(
-        (&drained["worker"]["drained"], &drained["worker"]["state"]),
-        (&json!(true), &json!("draining"))
+        (
+            &drained["worker"]["state"],
+            &drain["dp_rank"],
+            &drain["moves"],
+            &drain["actor"]
+        ),
+        (
+            &json!("draining"),
+            &json!(null),
+            &json!(false),
+            &json!("operator")
+        )
     );
-    let is_draining = async |client: &Client| {
+    let is = async |client: &Client, state: &str| {
         let workers = client.get("/workers").await.json();
-        workers["workers"][0]["state"] == "draining"
+        workers["workers"][0]["state"] == state
     };
+    let is_draining = async |client: &Client| is(client, "draining").await;
+    // The router that was asked goes by it once it answers. The others hear of it from the bus, not from a poll.
     assert!(is_draining(&world.client).await);
     world.until(async || is_draining(&peer).await).await;
-    // Generous for a busy machine; the routers hear of it from the bus, not from a poll.
-    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(0.0 < world.gauge("rankway_drain_followed_seconds"));
     for number in 0..8 {
         let id = format!("new{number}");
         let client = if number % 2 == 0 {
@@ -182,7 +191,26 @@ async fn a_drained_worker_takes_no_new_conversation_at_any_router_until_it_is_un
         };
         assert!(turn(client, &mut engines, &id).await.starts_with("w2/"));
     }
-    // Those it had go elsewhere at their next turn, once.
+    // Those it had stay.
+    assert!(
+        turn(&peer, &mut engines, &at_w1[0])
+            .await
+            .starts_with("w1/")
+    );
+    // Told so, they go elsewhere at their next turn, once.
+    let told = post(&world, "workers/w1/drain?move=true", json!({}))
+        .await
+        .json();
+    let leaving = &told["worker"]["drains"][0];
+    assert_eq!(
+        (
+            &told["worker"]["state"],
+            &leaving["moves"],
+            &leaving["since_seconds"]
+        ),
+        (&json!("leaving"), &json!(true), &drain["since_seconds"])
+    );
+    world.until(async || is(&peer, "leaving").await).await;
     let moved_to = turn(&peer, &mut engines, &at_w1[0]).await;
     assert!(moved_to.starts_with("w2/"));
     let binding = world.admin(&format!("bindings/{}", at_w1[0])).await;
@@ -193,10 +221,10 @@ async fn a_drained_worker_takes_no_new_conversation_at_any_router_until_it_is_un
 
     // A router that starts later goes by it too.
     let (late, _late_end) = world.another("router-3").await;
-    assert!(is_draining(&late).await);
+    assert!(is(&late, "leaving").await);
     post(&world, "workers/w1/undrain", json!({})).await;
-    world.until(async || !is_draining(&late).await).await;
-    world.until(async || !is_draining(&peer).await).await;
+    world.until(async || is(&late, "ready").await).await;
+    world.until(async || is(&peer, "ready").await).await;
     assert_eq!(
         turn(&late, &mut engines, &at_w1[0]).await,
         moved_to,
@@ -249,6 +277,68 @@ async fn one_rank_is_drained_by_itself() {
     let refused = post(&world, "workers/w1/ranks/0/undrain", json!({})).await;
     assert_eq!(refused.status.as_u16(), 400);
     let undrained = post(&world, "workers/w1/undrain", json!({})).await.json();
-    assert_eq!(undrained["worker"]["drained_ranks"], json!([]));
+    assert_eq!(undrained["worker"]["drains"], json!([]));
     assert_eq!(undrained["worker"]["state"], "ready");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_ready_where_all_is_drained() {
+    let (_engines, world) = world().await;
+    let missing = || {
+        let missing = world.health.missing();
+        missing.into_iter().map(|(_, why)| why).collect::<String>()
+    };
+    post(&world, "workers/w1/drain", json!({})).await;
+    assert_eq!(missing(), "");
+    for rank in [0, 1] {
+        let path = format!("workers/w2/ranks/{rank}/drain?move=true");
+        post(&world, &path, json!({})).await;
+    }
+    let why = "no target takes a new request: worker w1 is drained; worker w2 is drained";
+    world.until(async || missing() == why).await;
+    post(&world, "workers/w2/ranks/1/undrain", json!({})).await;
+    world.until(async || missing().is_empty()).await;
+}
+
+async fn empty_since(world: &World) -> Value {
+    world.admin("workers").await["workers"][0]["drains"][0]["empty_since_seconds"].clone()
+}
+
+/// BC-56: whoever takes a worker away waits until nothing is left there.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_drained_is_said_to_be_empty_once_nothing_runs_or_is_kept_there() {
+    let mut engine = Engine::start().await;
+    let world = World::before(&[&engine]).await;
+    let body = json!({"model": "m", "prompt": [1, 2, 3, 4, 5], "stream": true}).to_string();
+    let headers = [("x-rankway-conversation", "c")];
+    let request = world.client.post("/v1/completions", &headers, &body);
+    let operate = async {
+        let stream = engine.next().await.stream();
+        stream.send("data: {}\n\n").await;
+        post(&world, "workers/w1/drain?move=true", json!({})).await;
+        // Some looks, of which none finds it empty.
+        for _ in 0..4 {
+            tokio::time::sleep(std::time::Duration::from_millis(250)).await;
+            assert_eq!(
+                empty_since(&world).await,
+                Value::Null,
+                "a stream runs there"
+            );
+        }
+        stream.send("data: [DONE]\n\n").await;
+    };
+    let (answer, ()) = tokio::join!(request, operate);
+    assert_eq!(answer.status.as_u16(), 200, "and it is not cut");
+    world
+        .until(async || empty_since(&world).await.is_f64())
+        .await;
+    // As long as conversations stay, it is not empty while one is kept there.
+    post(&world, "workers/w1/drain", json!({})).await;
+    world
+        .until(async || empty_since(&world).await.is_null())
+        .await;
+    post(&world, "bindings/c/release", json!({})).await;
+    world
+        .until(async || empty_since(&world).await.is_f64())
+        .await;
 }

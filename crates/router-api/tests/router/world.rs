@@ -212,7 +212,10 @@ impl World {
         let family = families.iter().find(|it| it.name() == name);
         let metrics = family.into_iter().flat_map(|it| it.get_metric());
         metrics
-            .map(|it| it.get_gauge().get_value() + it.get_counter().get_value())
+            .map(|it| {
+                let observed = it.get_histogram().get_sample_sum();
+                it.get_gauge().get_value() + it.get_counter().get_value() + observed
+            })
             .sum()
     }
 }

@@ -85,7 +85,7 @@ fn a_worker_that_went_away_releases_its_conversations() {
 fn a_drained_target_gives_up_its_conversation_unless_nothing_else_can_serve() {
     let mut world = world();
     let mut draining = worker("w1", 2);
-    draining.state = TargetState::Draining;
+    draining.state = TargetState::Leaving;
     world.router.set_worker(draining);
     let binding = bound("c", "w1#1/0", 1_280);
     let turn = world.turn("c", &content(1, 10));

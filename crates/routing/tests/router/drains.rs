@@ -1,7 +1,7 @@
 //! Workers and ranks that an operator drains.
 
 use affinity::MoveReason;
-use domain::{DpRank, Epoch, WorkerId};
+use domain::{DpRank, Drain, Epoch, Timestamp, WorkerId};
 use placement::Policy;
 use routing::{BindingAction, Config, NoTarget, Reason};
 
@@ -11,8 +11,18 @@ fn w1() -> WorkerId {
     "w1".parse().unwrap()
 }
 
+fn drain_of(dp_rank: Option<u32>, moves: bool) -> Drain {
+    Drain {
+        worker: w1(),
+        dp_rank: dp_rank.map(DpRank::new),
+        moves,
+        actor: "operator".parse().unwrap(),
+        since: Timestamp::ZERO,
+    }
+}
+
 fn drain(world: &mut World, drained: &[Option<u32>]) {
-    let drained = drained.iter().map(|it| (w1(), it.map(DpRank::new)));
+    let drained = drained.iter().map(|it| drain_of(*it, true));
     world.router.set_drains(drained);
 }
 
@@ -33,6 +43,36 @@ fn a_drained_rank_takes_no_new_conversation_under_any_policy() {
             let decision = world.decide(&turn, None).unwrap();
             assert_ne!(decision.target().unwrap(), &rank, "{policy:?}");
         }
+    }
+}
+
+#[test]
+fn conversations_of_a_drained_worker_stay_unless_they_are_to_move() {
+    for moves in [false, true] {
+        let mut world = World::new(2, 2, Config::default());
+        world.router.set_drains([drain_of(None, moves)]);
+        let binding = bound("c", "w1#1/0", 1_280);
+        let turn = world.turn("c", &content(1, 10));
+        let decision = world.decide(&turn, Some(&binding)).unwrap();
+        match moves {
+            true => assert_eq!(decision.place.worker().as_str(), "w2"),
+            false => {
+                assert_eq!(decision.target(), Some(&binding.target));
+                assert_eq!(decision.binding, BindingAction::Keep);
+            }
+        }
+        let new = world.turn("d", &content(2, 10));
+        let new = world.decide(&new, None).unwrap();
+        assert_eq!(new.place.worker().as_str(), "w2", "no new one comes");
+    }
+    // Whoever moves one rank's moves it, whatever is said of its worker.
+    let mut world = World::new(2, 2, Config::default());
+    let drains = [drain_of(None, false), drain_of(Some(0), true)];
+    world.router.set_drains(drains);
+    for (at, stays) in [("w1#1/0", false), ("w1#1/1", true)] {
+        let turn = world.turn("c", &content(1, 10));
+        let decision = world.decide(&turn, Some(&bound("c", at, 1_280))).unwrap();
+        assert_eq!(decision.reason == Reason::Bound, stays, "{at}");
     }
 }
 

@@ -1,7 +1,9 @@
 //! Who decides the rank: the router, or an engine that keeps conversations on ranks by itself.
 
 use affinity::{Binding, Evidence, MoveReason, Owner};
-use domain::{Capability, FirstRank, HeaderSpace, RankControl, TargetState, Worker};
+use domain::{
+    Capability, Drain, FirstRank, HeaderSpace, RankControl, TargetState, Timestamp, Worker,
+};
 use placement::Place;
 use routing::{BindingAction, Config, Decision, Degraded, NoTarget, RankSources, Reason};
 
@@ -83,7 +85,13 @@ fn what_the_router_would_prefer_on_an_engines_worker_changes_nothing() {
 fn an_engines_conversation_leaves_its_worker_for_reasons_of_the_worker() {
     let engines = ["w1", "w2"].map(|id| owning(id, RankControl::None));
     let mut world = world(&engines, None);
-    world.router.set_drains([("w1".parse().unwrap(), None)]);
+    world.router.set_drains([Drain {
+        worker: "w1".parse().unwrap(),
+        dp_rank: None,
+        moves: true,
+        actor: "operator".parse().unwrap(),
+        since: Timestamp::ZERO,
+    }]);
     let binding = engine_bound("w1#1/0", Evidence::Answer);
     let drained = turn(&mut world, Some(&binding));
     assert_eq!(drained.binding, BindingAction::Rebind(MoveReason::Drained));
