@@ -15,6 +15,7 @@ mod infer;
 mod intake;
 mod leases;
 mod ledger;
+mod listener;
 mod metrics;
 mod mind;
 mod mismatch;

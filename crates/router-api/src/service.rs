@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use accounting::Totals;
 use anyhow::Context as _;
-use axum::serve::ListenerExt;
 use bus::Bus;
 use contracts::rpc::{Affinity, Dispatch, Index};
 use domain::InstanceId;
@@ -23,6 +22,7 @@ use crate::config::Config;
 use crate::evidence::{self, Evidence, Watch};
 use crate::leases::{Lanes, Leases, Store};
 use crate::ledger::Ledger;
+use crate::listener::{self, HEAD_PATIENCE};
 use crate::metrics::Metrics;
 use crate::mind::{Ids, Mind};
 use crate::mismatch::MismatchWatch;
@@ -167,20 +167,15 @@ impl RouterApi {
         notes.spawn(lanes.serve(store.clone(), closing.clone()));
         let mut tasks = background(&replica, &bus, store, watches);
         info!(%local_addr, policy = replica.config.policy.name(), "listening");
-        let listener = listener.tap_io(|connection| {
-            // A connection that cannot be told is merely slower.
-            let _slower = connection.set_nodelay(true);
-        });
-        let stop = shutdown.clone();
-        let server = axum::serve(listener, public::routes(replica.clone()))
-            .with_graceful_shutdown(async move { stop.cancelled().await });
+        let routes = public::routes(replica.clone());
+        let server = listener::serve(listener, routes, HEAD_PATIENCE, shutdown.clone());
         let drained = async {
             shutdown.cancelled().await;
             tokio::time::sleep(Duration::from_secs(replica.config.drain_seconds)).await;
         };
         tokio::select! {
             biased;
-            served = server.into_future() => served.context("serve the OpenAI API")?,
+            () = server => {}
             ended = tasks.join_next() => {
                 ended.context("no background task")?.context("a background task ended")?;
                 anyhow::bail!("a background task ended");
