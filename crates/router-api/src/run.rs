@@ -110,8 +110,9 @@ impl Replica {
         let counter = self.metrics.ranks.faults.with_label_values(&labels);
         if counter.get() == 0 {
             let (worker, endpoint, fault) = (&asked.worker, asked.endpoint, fault.name());
-            warn!(%worker, rank, %endpoint, fault, ?seen, "a rank is not what was asked for; from now on \
-                this is only counted");
+            let seen = said(seen);
+            warn!(%worker, rank, %endpoint, fault, seen, "a rank is not what was asked for; from now on this is only \
+                counted");
         }
         counter.inc();
     }
@@ -185,6 +186,20 @@ impl Replica {
             end: affinity::TurnEnd::Served { held: run.held },
             actor,
         });
+    }
+}
+
+/// What was seen, in words.
+fn said(seen: Seen) -> String {
+    match seen {
+        Seen::Named(dp_rank) => format!("rank {dp_rank} ran, by its answer"),
+        Seen::Announced { dp_rank, after } => {
+            let after = after.as_millis();
+            format!("rank {dp_rank} ran, by its events {after} ms after the first token")
+        }
+        Seen::Silence => "no rank announced its blocks".to_owned(),
+        Seen::Refusal => "the engine says that it has no such rank".to_owned(),
+        Seen::Nothing => "nothing shows where it ran".to_owned(),
     }
 }
 
