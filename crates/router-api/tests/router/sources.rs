@@ -130,6 +130,40 @@ async fn every_source_is_read_on_every_path() {
         .await;
 }
 
+/// Of those who dispatch themselves, whose bodies are no engine's.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_source_is_read_beside_tokens_and_hashes_too() {
+    let engine = Engine::start().await;
+    let world = World::before(&[&engine]).await;
+    for prompt in [
+        json!({"token_ids": [1, 2, 3, 4, 5]}),
+        json!({"block_hashes": [7]}),
+    ] {
+        for row in SOURCES.trim_matches('\n').lines() {
+            let [headers, fields, conversation, _] = row
+                .split('|')
+                .map(str::trim)
+                .collect::<Vec<_>>()
+                .try_into()
+                .unwrap();
+            let headers = headers.split(',').filter_map(|it| it.split_once(':'));
+            let headers: Vec<_> = headers.map(|(name, id)| (name.trim(), id.trim())).collect();
+            let mut body = json!({"model": "m"});
+            let more: Value = serde_json::from_str(fields).unwrap();
+            for part in [&prompt, &more] {
+                let fields = part.as_object().unwrap().clone();
+                body.as_object_mut().unwrap().extend(fields);
+            }
+            let routed = route(&world.client, &headers, &body).await;
+            let expected = match conversation {
+                "" => Value::Null,
+                id => json!(id),
+            };
+            assert_eq!(routed["conversation"], expected, "{body} {row}");
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_explicit_id_is_refused_on_every_path() {
     let engine = Engine::start().await;
