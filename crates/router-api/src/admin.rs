@@ -97,8 +97,8 @@ async fn waterfall(State(replica): State<Arc<Replica>>) -> Json<TotalsView> {
 /// The settings in force: a baseline policy runs without affinity, whatever was set.
 async fn config(State(replica): State<Arc<Replica>>) -> Json<Config> {
     let affinity = match replica.config.policy.is_baseline() {
-        true => affinity::Mode::Off,
-        false => replica.config.affinity,
+        true => affinity::Mode::Off.into(),
+        false => replica.config.affinity.clone(),
     };
     Json(Config {
         affinity,

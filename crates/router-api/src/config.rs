@@ -1,10 +1,11 @@
 //! The router's settings.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use affinity::{Mode, Owner, Patience, SourceKind};
+use affinity::{Mode, Modes, Owner, Patience, SourceKind};
 use domain::{ModelName, TenantId};
 use placement::Policy;
 use routing::RankSources;
@@ -21,9 +22,10 @@ pub struct Config {
     /// How targets are chosen for requests that are not bound to one.
     #[serde(deserialize_with = "policy", serialize_with = "policy_name")]
     pub policy: Policy,
-    /// Whether conversations are bound to targets. Baseline policies run as if it were off.
-    #[serde(deserialize_with = "affinity_mode", serialize_with = "affinity_name")]
-    pub affinity: Mode,
+    /// How much bindings mean: under `default` for every model, under a model's name for that one; or one word for
+    /// all. Baseline policies run as if it were off.
+    #[serde(deserialize_with = "affinity_modes", serialize_with = "affinity_names")]
+    pub affinity: Modes,
     /// How many milliseconds sooner a turn must have its first token elsewhere, though its prefix is computed again
     /// there, for it to leave a `hard` bound target once. The binding stays.
     pub move_after_ms: u64,
@@ -60,7 +62,7 @@ impl Default for Config {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
             policy: Policy::default(),
-            affinity: Mode::Hard,
+            affinity: Modes::default(),
             move_after_ms: 2_000,
             rank_source: None,
             rank_sources: BTreeMap::new(),
@@ -80,7 +82,7 @@ impl Config {
     pub(crate) fn mind(&self) -> routing::Config {
         routing::Config {
             policy: self.policy,
-            affinity: self.affinity.into(),
+            affinity: self.affinity.clone(),
             patience: Patience {
                 wait: Duration::from_millis(self.move_after_ms).as_secs_f64(),
                 ..Patience::default()
@@ -139,8 +141,22 @@ fn policy<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Policy, D::Error
 
 fn sources<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SourceKind>, D::Error> {
     let names = Vec::<String>::deserialize(deserializer)?;
-    let kinds = names.iter().map(|it| it.parse().map_err(de::Error::custom));
-    kinds.collect()
+    let mut kinds = Vec::new();
+    for name in &names {
+        let kind: SourceKind = name.parse().map_err(de::Error::custom)?;
+        if kinds.contains(&kind) {
+            let why = format!("{name:?} is there twice: name each place once");
+            return Err(de::Error::custom(why));
+        }
+        kinds.push(kind);
+    }
+    match kinds.is_empty() {
+        // Off is said by the affinity.
+        true => Err(de::Error::custom(
+            "it is empty: name a place, or leave it out",
+        )),
+        false => Ok(kinds),
+    }
 }
 
 fn source_names<S: Serializer>(order: &[SourceKind], serializer: S) -> Result<S::Ok, S::Error> {
@@ -160,11 +176,45 @@ fn tenant_name<S: Serializer>(tenant: &TenantId, serializer: S) -> Result<S::Ok,
     serializer.serialize_str(tenant.as_str())
 }
 
-fn affinity_name<S: Serializer>(mode: &Mode, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(mode.name())
+/// The key of what counts for models that are not named.
+const DEFAULT: &str = "default";
+
+fn affinity_names<S: Serializer>(modes: &Modes, serializer: S) -> Result<S::Ok, S::Error> {
+    let models = modes.by_model.iter();
+    let models = models.map(|(model, mode)| (model.as_str(), mode.name()));
+    serializer.collect_map([(DEFAULT, modes.default.name())].into_iter().chain(models))
 }
 
-fn affinity_mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Mode, D::Error> {
-    let name = String::deserialize(deserializer)?;
-    name.parse().map_err(de::Error::custom)
+fn affinity_modes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Modes, D::Error> {
+    deserializer.deserialize_any(ModesVisitor)
+}
+
+struct ModesVisitor;
+
+impl<'de> de::Visitor<'de> for ModesVisitor {
+    type Value = Modes;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("hard, soft or off, or a table with one of them for each model")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Modes, E> {
+        let mode: Mode = text.parse().map_err(E::custom)?;
+        Ok(mode.into())
+    }
+
+    fn visit_map<A: de::MapAccess<'de>>(self, mut table: A) -> Result<Modes, A::Error> {
+        let mut modes = Modes::default();
+        while let Some((name, mode)) = table.next_entry::<String, String>()? {
+            let mode = mode.parse().map_err(de::Error::custom)?;
+            match name.as_str() {
+                DEFAULT => modes.default = mode,
+                model => {
+                    let model = model.parse().map_err(de::Error::custom)?;
+                    modes.by_model.insert(model, mode);
+                }
+            }
+        }
+        Ok(modes)
+    }
 }

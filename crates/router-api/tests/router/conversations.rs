@@ -197,7 +197,10 @@ async fn baselines_neither_read_nor_write_bindings() {
             assert_eq!(rank.as_deref(), expected, "under {policy}");
         }
         assert!(world.affinity.list(10).await.unwrap().is_empty());
-        assert_eq!(world.admin("config").await["affinity"], "off");
+        assert_eq!(
+            world.admin("config").await["affinity"],
+            json!({"default": "off"})
+        );
     }
 }
 
