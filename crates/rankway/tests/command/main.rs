@@ -17,5 +17,6 @@ mod replay;
 mod settled;
 mod truth;
 mod up;
+mod verify;
 mod wrong_settings;
 mod wrong_use;
