@@ -6,6 +6,7 @@
 //! (what came of it). The router service and the simulator run this same code.
 
 mod binding;
+mod carriers;
 mod config;
 mod decision;
 mod drains;

@@ -6,6 +6,7 @@ use accounting::{Carrier, Chosen, Observation, Waterfall};
 use domain::{BlockSize, DpRank, Endpoint, SequenceHash, Target, TargetState, Tokens, Usage};
 use placement::Place;
 
+use crate::carriers::Carried;
 use crate::{Decision, Degraded, Overlap};
 
 /// How a request ended.
@@ -85,6 +86,10 @@ pub(crate) struct Open {
     /// Whether nothing else was being computed at its worker.
     pub(crate) unqueued: bool,
     pub(crate) first_token: bool,
+    /// Whether the prefix that was carried before was still being computed.
+    pub(crate) carrier: Carrier,
+    /// What it carries itself.
+    pub(crate) carried: Carried,
 }
 
 /// A rank as it was at the decision.
@@ -134,6 +139,8 @@ impl Open {
             blocks,
             unqueued,
             first_token: false,
+            carrier: Carrier::FinishedOrUnknown,
+            carried: Carried::default(),
         }
     }
 
@@ -185,7 +192,7 @@ impl Open {
             ready: overlap.ready,
             chosen,
             realised: outcome.usage.and_then(|it| it.cached),
-            carrier: Carrier::FinishedOrUnknown,
+            carrier: self.carrier,
         })
     }
 }

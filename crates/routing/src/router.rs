@@ -1,5 +1,6 @@
 //! The router's state and its inputs.
 
+mod carry;
 mod decide;
 mod end;
 mod steer;
@@ -13,6 +14,7 @@ use domain::{
 };
 use placement::{BoundTurn, Obligations, Reservation, Reservations};
 
+use crate::carriers::Carriers;
 use crate::drains::{Drained, Drains};
 use crate::fleet::Fleet;
 use crate::learnt::Mean;
@@ -40,6 +42,7 @@ pub struct Router {
     /// By model.
     obligations: HashMap<ModelName, Obligations>,
     presumed: Presumed,
+    carriers: Carriers,
     truth: RankTruth,
     open: HashMap<DecisionId, Open>,
     turns: HashMap<ModelName, u64>,
@@ -72,6 +75,7 @@ impl Router {
             reservations: Reservations::default(),
             obligations: HashMap::new(),
             presumed: Presumed::default(),
+            carriers: Carriers::default(),
             truth: RankTruth::default(),
             open: HashMap::new(),
             turns: HashMap::new(),
@@ -257,6 +261,11 @@ impl Router {
     /// Requests of this router that have not ended.
     pub fn open(&self) -> usize {
         self.open.len()
+    }
+
+    /// Blocks that its requests on their way carry and no rank had announced: none when nothing is on its way.
+    pub const fn carried(&self) -> usize {
+        self.carriers.len()
     }
 
     /// What is known of the ranks asked for and the ranks that ran.

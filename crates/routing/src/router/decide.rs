@@ -226,7 +226,9 @@ impl Router {
         }
         let presumes = self.presumes(decision);
         let blocks = presumes.then(|| self.blocks_at(decision, request).to_vec());
-        let open = Open::new(decision, unqueued, blocks.unwrap_or_default());
+        let mut open = Open::new(decision, unqueued, blocks.unwrap_or_default());
+        open.carrier = self.carrier(decision, request);
+        open.carried = self.carry(decision, request);
         self.open.insert(decision.id, open);
     }
 

@@ -44,7 +44,8 @@ impl Router {
 
     fn close(&mut self, id: DecisionId, now: Timestamp) -> Option<Open> {
         self.end_reservation(id, now);
-        let open = self.open.remove(&id)?;
+        let mut open = self.open.remove(&id)?;
+        self.carriers.give_back(std::mem::take(&mut open.carried));
         if let Some(target) = &open.reserved_at {
             let memory = self.fleet.memory_mut(target);
             memory.active = memory.active.saturating_sub(1);

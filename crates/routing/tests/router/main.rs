@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod binding;
+mod carriers;
 mod drains;
 mod excursion;
 mod fleet;

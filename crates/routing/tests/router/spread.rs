@@ -274,5 +274,9 @@ fn routers_learn_from_each_others_turns_what_will_be_asked() {
     };
     let others = obligation(&mut world, "other");
     assert!(others[0] > 1.0 && others[1] == 0.0, "{others:?}");
-    assert_eq!(obligation(&mut world, "busy")[0], 0.0, "its own is left out");
+    assert_eq!(
+        obligation(&mut world, "busy")[0],
+        0.0,
+        "its own is left out"
+    );
 }
