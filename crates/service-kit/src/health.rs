@@ -3,6 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Under which name the process itself is missing.
+const PROCESS: &str = "process";
+/// Why it is, once it shall end.
+const DRAINING: &str = "draining";
+
 /// The readiness of a process: it is ready when none of its components waits.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
@@ -13,6 +18,7 @@ pub struct Health {
 #[derive(Debug, Default)]
 struct Said {
     waiting: BTreeMap<String, String>,
+    is_draining: bool,
     findings: BTreeMap<String, Vec<String>>,
 }
 
@@ -36,7 +42,17 @@ impl Health {
 
     /// Each component that is not ready, and why.
     pub fn missing(&self) -> BTreeMap<String, String> {
-        self.lock().waiting.clone()
+        let said = self.lock();
+        let mut missing = said.waiting.clone();
+        if said.is_draining {
+            missing.insert(PROCESS.to_owned(), DRAINING.to_owned());
+        }
+        missing
+    }
+
+    /// From now on the process is not ready, because it is going to end. It serves all the same until it has.
+    pub fn drain(&self) {
+        self.lock().is_draining = true;
     }
 
     /// What each component has found amiss without being kept from its job by it.

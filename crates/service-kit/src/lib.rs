@@ -1,9 +1,13 @@
-//! How a process lives: its clock, health, settings, telemetry, tasks, admin listener and end.
+//! How a process lives: its clock, health, settings, telemetry, tasks, listeners, bus, place in the fleet and end.
 
 mod admin;
 mod clock;
 mod error_chain;
+mod fleet;
+mod grpc;
 mod health;
+mod open_bus;
+mod presence;
 mod process;
 pub mod settings;
 mod telemetry;
@@ -11,7 +15,11 @@ mod telemetry;
 pub use admin::{ListenError, admin_routes, listen, protect, serve};
 pub use clock::Clock;
 pub use error_chain::error_chain;
+pub use fleet::{Fleet, in_turn};
+pub use grpc::{GrpcListener, GrpcSettings, GrpcTls, InvalidGrpc};
 pub use health::{Component, Health};
+pub use open_bus::{BusSettings, InvalidBus, NatsTls, OpenBus};
+pub use presence::Presence;
 pub use process::{Ended, Process};
 pub use telemetry::{InvalidFilter, init_logging};
 pub use tokio_util::sync::CancellationToken;
