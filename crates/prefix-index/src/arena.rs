@@ -2,6 +2,7 @@
 //! by number and never returned before the index goes, so that a stale address is safe to follow.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::OnceLock;
 
 use crate::sync::{AtomicU64, Ordering};
@@ -125,9 +126,11 @@ impl Arena {
 /// Which lines of an arena are free. The writer's.
 #[derive(Debug)]
 pub(crate) struct Space {
-    /// The lowest line never given out, and the end of its segment.
-    next: usize,
-    end: usize,
+    /// Free lines that are given out one after the other.
+    open: Range<u32>,
+    /// Lines of the segments that there are, and lines up to the last that was ever given out.
+    lines: usize,
+    reached: usize,
     /// Free extents by class, to be given out again as they are, and the lines of those that can be merged.
     whole: [Vec<u32>; CLASSES],
     in_whole: usize,
@@ -140,7 +143,7 @@ pub(crate) struct Space {
 /// Extents of up to so many lines are never merged: short runs and lists take them, and soon give them back.
 const SMALL: usize = 4;
 /// Larger ones are merged, where nothing fits and they are more than one in so many of the lines in use.
-const IDLE_PART: usize = 16;
+const IDLE_PART: usize = 64;
 
 /// Classes of extents: 1 to 8 lines, then four to each doubling, up to a segment.
 const CLASSES: usize = 8 + 4 * (SEGMENT_BITS as usize - 3);
@@ -178,8 +181,9 @@ impl Space {
     /// Line 0 is never given out.
     pub(crate) const fn new() -> Self {
         Self {
-            next: 1,
-            end: 0,
+            open: 0..0,
+            lines: 0,
+            reached: 0,
             whole: [const { Vec::new() }; CLASSES],
             in_whole: 0,
             free: BTreeMap::new(),
@@ -195,12 +199,12 @@ impl Space {
 
     /// Lines that were ever in use.
     pub(crate) fn reached(&self) -> usize {
-        self.next
+        self.reached
     }
 
     /// Lines never given out yet.
     pub(crate) fn untouched(&self) -> usize {
-        SEGMENTS * SEGMENT_LINES - self.next
+        SEGMENTS * SEGMENT_LINES - self.reached
     }
 
     /// The first of [`rounded`] `lines` lines. The caller has made sure that there is room.
@@ -212,42 +216,40 @@ impl Space {
             self.in_whole -= mergeable(size);
             return at;
         }
-        if let Some(at) = self.cut(size as u32) {
-            return at;
+        while self.open.len() < size {
+            self.open_more(arena, size as u32);
         }
-        if self.used < IDLE_PART * self.in_whole {
-            self.merge_all();
-            if let Some(at) = self.cut(size as u32) {
-                return at;
-            }
-        }
-        if self.end < self.next + size {
-            self.open_segment(arena);
-        }
-        // Only the first segment lacks a line.
-        if self.end < self.next + size {
-            self.open_segment(arena);
-        }
-        let at = self.next as u32;
-        self.next += size;
+        let at = self.open.start;
+        self.open.start += size as u32;
+        self.reached = self.reached.max(self.open.start as usize);
         at
     }
 
-    /// Takes `size` lines off the smallest free extent that has them.
-    fn cut(&mut self, size: u32) -> Option<u32> {
-        let (length, at) = self.by_length.range((size, 0)..).next().copied()?;
-        self.by_length.remove(&(length, at));
-        self.free.remove(&at);
-        self.keep(at + size, length - size);
-        Some(at)
+    /// Opens the largest free extent, or a new segment where none has `size` lines.
+    fn open_more(&mut self, arena: &Arena, size: u32) {
+        self.keep(self.open.start, self.open.len() as u32);
+        if self.used < IDLE_PART * self.in_whole {
+            self.merge_all();
+        }
+        if let Some((length, at)) = self.largest(size) {
+            self.open = at..at + length;
+            return;
+        }
+        arena.add(self.lines / SEGMENT_LINES);
+        // Line 0 is never given out.
+        let first = self.lines.max(1);
+        self.lines += SEGMENT_LINES;
+        self.open = first as u32..self.lines as u32;
     }
 
-    fn open_segment(&mut self, arena: &Arena) {
-        let rest = self.end.saturating_sub(self.next);
-        self.keep(self.next as u32, rest as u32);
-        arena.add(self.end / SEGMENT_LINES);
-        self.next = self.end.max(1);
-        self.end += SEGMENT_LINES;
+    /// Takes the largest free extent out, if it has `size` lines.
+    fn largest(&mut self, size: u32) -> Option<(u32, u32)> {
+        let (length, at) = self.by_length.last().copied()?;
+        (size <= length).then(|| {
+            self.by_length.remove(&(length, at));
+            self.free.remove(&at);
+            (length, at)
+        })
     }
 
     /// Takes back an extent of [`rounded`] `lines`.

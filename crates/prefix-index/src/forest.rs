@@ -1,5 +1,6 @@
 //! The runs of all namespaces as the writer sees them: finding, planting and growing them.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use crate::list::List;
 use crate::namespaces::Namespaces;
 use crate::naming::{Column, Domains};
 use crate::request::Sparse;
-use crate::run::{KEY, MAX_BLOCKS, NO_RUN, PARENT, VERSION, View};
+use crate::run::{Entry, KEY, LIST, MAX_BLOCKS, NO_RUN, PARENT, VERSION, View, WHOLE};
 use crate::sync::{Ordering, begin_write, end_write};
 use crate::table::Place;
 
@@ -30,6 +31,8 @@ pub(crate) struct Forest {
     pub(crate) info: Vec<Info>,
     pub(crate) namespaces: Namespaces,
     pub(crate) domains: Domains,
+    /// Blocks whose sequence hash is the canonical name of a block elsewhere.
+    pub(crate) unnamed: BTreeSet<Place>,
     /// Blocks of all runs.
     pub(crate) blocks: usize,
     pub(crate) ghosts: Ghosts,
@@ -38,17 +41,17 @@ pub(crate) struct Forest {
     pub(crate) crowded: Vec<u32>,
 }
 
-/// What only the writer needs to know of a run.
+/// What only the writer needs to know of a run: one cache line.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 pub(crate) struct Info {
     pub(crate) namespace: u32,
     pub(crate) life: Life,
     /// Names that are not sequence hashes, by domain, ascending.
     pub(crate) columns: Vec<Column>,
-    /// Of how many of the first blocks the sequence hashes are canonical names, but for those of `unnamed`.
+    /// Of how many of the first blocks the sequence hashes are canonical names, but for those of
+    /// [`Forest::unnamed`].
     pub(crate) named: u16,
-    /// Offsets of blocks whose sequence hash is the name of a block elsewhere.
-    pub(crate) unnamed: Vec<u16>,
 }
 
 /// New blocks: their own hashes and their sequence hashes.
@@ -67,6 +70,7 @@ impl Forest {
             info: vec![Info::default()],
             namespaces: Namespaces::default(),
             domains: Domains::new(),
+            unnamed: BTreeSet::new(),
             blocks: 0,
             ghosts: Ghosts::new(departed_bound),
             list: List::default(),
@@ -152,13 +156,14 @@ impl Forest {
         fork.expect("nobody else writes")
     }
 
-    /// A new run of up to [`MAX_BLOCKS`] of `new`, which nobody holds yet. It hangs on the first `hangs_at`
-    /// blocks of `parent`, or begins a chain.
+    /// A new run of up to [`MAX_BLOCKS`] of `new`, all of which `holder` holds in GPU memory, or nobody. It
+    /// hangs on the first `hangs_at` blocks of `parent`, or begins a chain.
     pub(crate) fn plant(
         &mut self,
         namespace: u32,
         (parent, hangs_at): (u32, usize),
         new: NewBlocks<'_>,
+        holder: Option<u32>,
     ) -> u32 {
         let board = self.board.clone();
         let run = self.runs.take(&board.runs, 1);
@@ -177,14 +182,18 @@ impl Forest {
         begin_write(header.atomic(VERSION));
         header.set(KEY, key);
         header.set(PARENT, (u64::from(parent) << 32) | hangs_at as u64);
+        if let Some(slot) = holder {
+            header.set(LIST, Entry::One { cut: WHOLE, slot }.bits());
+        }
         let view = View {
+            key,
             start,
             len,
             column_lines,
             columns,
+            prefixes: holder.is_some().into(),
             ..View::empty()
         };
-        let view = View { key, ..view };
         view.write_span(header);
         end_write(header.atomic(VERSION));
         self.fill(run, &view, 0, new);

@@ -192,7 +192,7 @@ impl Forest {
 
     /// What the members of `domain` that hold the block at `at` call it, unless they say otherwise.
     pub(crate) fn usual_name(&self, domain: u32, at: Place) -> Option<u64> {
-        if domain == CANONICAL && self.info[at.run as usize].unnamed.contains(&at.offset) {
+        if domain == CANONICAL && self.unnamed.contains(&at) {
             return None;
         }
         Some(self.written(domain, at)).filter(|it| *it != 0)
@@ -229,9 +229,8 @@ impl Forest {
         let sequences = view.sequences(&self.board.lines).expect("the writer's own");
         let most = names.len().min(view.len - from);
         let same = agreeing(sequences, from, &names[..most]);
-        let unnamed = self.info[at.run as usize].unnamed.iter();
-        let behind = unnamed.filter_map(|it| usize::from(*it).checked_sub(from));
-        behind.min().map_or(same, |it| same.min(it))
+        let next = self.unnamed_in(at.run, from..from + same).next();
+        next.map_or(same, |it| usize::from(it.offset) - from)
     }
 
     /// As [`Self::agreeing`], for the blocks from `at` on towards the run's first.
@@ -247,11 +246,9 @@ impl Forest {
         }
         let view = self.view(at.run);
         let sequences = view.sequences(&self.board.lines).expect("the writer's own");
-        let unnamed = &self.info[at.run as usize].unnamed;
         let agree = pairs.take_while(|(name, offset)| {
             **name == word(sequences, *offset)
-                && **name != 0
-                && (unnamed.is_empty() || !unnamed.contains(&(*offset as u16)))
+                && (self.unnamed.is_empty() || !self.unnamed.contains(&place(at.run, *offset)))
         });
         agree.count()
     }
@@ -264,16 +261,21 @@ impl Forest {
             self.info[run as usize].named = range.end as u16;
             self.name_new(run, named..range.end);
         }
-        if self.info[run as usize].unnamed.is_empty() {
+        if self.unnamed.is_empty() {
             return;
         }
-        let mut unnamed = std::mem::take(&mut self.info[run as usize].unnamed);
-        unnamed.retain(|offset| {
-            let at = place(run, usize::from(*offset));
-            !range.contains(&usize::from(*offset))
-                || !self.claim(CANONICAL, at, self.sequence_at(at))
-        });
-        self.info[run as usize].unnamed.append(&mut unnamed);
+        let unnamed: Vec<Place> = self.unnamed_in(run, range).copied().collect();
+        for at in unnamed {
+            if self.claim(CANONICAL, at, self.sequence_at(at)) {
+                self.unnamed.remove(&at);
+            }
+        }
+    }
+
+    /// Blocks of `range` whose sequence hash is the name of a block elsewhere.
+    fn unnamed_in(&self, run: u32, range: Range<usize>) -> impl Iterator<Item = &Place> {
+        self.unnamed
+            .range(place(run, range.start)..place(run, range.end))
     }
 
     /// Names blocks that have no canonical names yet.
@@ -285,8 +287,9 @@ impl Forest {
         let alone = self.namespaces.len() == 1;
         if !alone || range.clone().any(|it| word(sequences, it) == 0) {
             for offset in range {
-                if !self.claim(CANONICAL, place(run, offset), word(sequences, offset)) {
-                    self.info[run as usize].unnamed.push(offset as u16);
+                let at = place(run, offset);
+                if !self.claim(CANONICAL, at, word(sequences, offset)) {
+                    self.unnamed.insert(at);
                 }
             }
             return;
@@ -385,11 +388,13 @@ impl Forest {
     fn take_name(&mut self, domain: u32, at: Place) {
         let name = self.written(domain, at);
         self.forget_name(domain, at, name);
-        let info = &mut self.info[at.run as usize];
         if domain == CANONICAL {
-            info.unnamed.push(at.offset);
-        } else if let Ok(index) = info.columns.binary_search_by_key(&domain, |it| it.domain) {
-            info.columns[index].names[at.offset as usize] = 0;
+            self.unnamed.insert(at);
+            return;
+        }
+        let columns = &mut self.info[at.run as usize].columns;
+        if let Ok(index) = columns.binary_search_by_key(&domain, |it| it.domain) {
+            columns[index].names[at.offset as usize] = 0;
         }
     }
 
@@ -404,15 +409,18 @@ impl Forest {
         let board = self.board.clone();
         let sequences = view.sequences(&board.lines).expect("the writer's own");
         let info = &mut self.info[run as usize];
-        let unnamed = std::mem::take(&mut info.unnamed);
         let named = end..info.named.into();
         info.named = info.named.min(end as u16);
         let mut columns = std::mem::take(&mut info.columns);
-        let name = |offset: usize| match unnamed.contains(&(offset as u16)) {
+        let unnamed: Vec<Place> = self.unnamed_in(run, end..view.len).copied().collect();
+        let name = |offset: usize| match unnamed.contains(&place(run, offset)) {
             true => 0,
             false => word(sequences, offset),
         };
         self.forget_names(CANONICAL, run, named, name);
+        unnamed.iter().for_each(|at| {
+            self.unnamed.remove(at);
+        });
         for column in &mut columns {
             if !self.domains.at(column.domain).has_ended() {
                 let named = end..column.names.len();
@@ -421,10 +429,7 @@ impl Forest {
             column.trim(end);
         }
         columns.retain(|it| !it.names.is_empty());
-        let info = &mut self.info[run as usize];
-        info.columns = columns;
-        info.unnamed = unnamed;
-        info.unnamed.retain(|it| usize::from(*it) < end);
+        self.info[run as usize].columns = columns;
     }
 
     /// Takes the names of `range` out of the table, where they are not 0.

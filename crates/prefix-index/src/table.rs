@@ -18,7 +18,7 @@ const PLACE_BITS: u32 = 64 - TAG_BITS;
 pub(crate) const OFFSET_BITS: u32 = 12;
 
 /// Entries that are added at once.
-pub(crate) const AT_ONCE: usize = 64;
+pub(crate) const AT_ONCE: usize = 16;
 
 /// A block's place: its run and its offset there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

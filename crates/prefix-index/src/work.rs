@@ -160,8 +160,8 @@ impl Work<'_> {
         agreeing(column.expect("the writer's own"), offset, &blocks[..most])
     }
 
-    /// Makes room for `new` behind `last`: in its run if that ends there, otherwise in a run of their own.
-    /// Answers where the first is, and how many found room.
+    /// Makes room for `new` behind `last`: in its run if that ends there, otherwise in a run of their own, which
+    /// the target holds if they are to be in GPU memory. Answers where the first is, and how many found room.
     fn grow(&mut self, last: Option<Place>, new: NewBlocks<'_>, under: Under) -> (Place, usize) {
         if let Some(last) = last {
             let view = self.forest.view(last.run);
@@ -178,7 +178,12 @@ impl Work<'_> {
             }
         }
         let hangs_on = last.map_or((NO_RUN, 0), |it| (it.run, it.offset as usize + 1));
-        let run = self.forest.plant(under.namespace, hangs_on, new);
+        let holder = (under.tier == Tier::Gpu).then_some(self.rank.slot);
+        let run = self.forest.plant(under.namespace, hangs_on, new, holder);
+        if holder.is_some() {
+            self.rank.runs.push(run);
+            self.rank.held_runs += 1;
+        }
         (place(run, 0), new.blocks.len().min(MAX_BLOCKS))
     }
 
@@ -237,7 +242,7 @@ impl Work<'_> {
         if domain == CANONICAL {
             let from = at.offset as usize;
             self.forest.name_canonically(at.run, from..from + usual);
-            if !self.forest.info[at.run as usize].unnamed.is_empty() {
+            if !self.forest.unnamed.is_empty() {
                 usual = self.forest.agreeing(domain, at, names);
             }
             return usual;
@@ -275,7 +280,7 @@ impl Work<'_> {
         if under.group == 0 && self.rank.odd.is_empty() {
             usual = if domain != CANONICAL {
                 self.forest.name_as(domain, at, names)
-            } else if self.forest.info[at.run as usize].unnamed.is_empty() {
+            } else if self.forest.unnamed.is_empty() {
                 let pairs = names.iter().zip(sequences);
                 pairs.take_while(|(name, it)| name == it).count()
             } else {
