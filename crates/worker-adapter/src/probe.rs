@@ -139,6 +139,13 @@ async fn recognise(asking: Asking<'_>) -> Result<Option<EngineName>, ProbeError>
     if info.status == 200 && is_server_info(&info.body) {
         return Ok(Some(EngineName::Sglang));
     }
+    // Its name before 0.5.6, which nobody else answers.
+    if info.status == 404 {
+        let old = asking.optional("/get_server_info").await?;
+        if old.is_some_and(|info| is_server_info(&info)) {
+            return Ok(Some(EngineName::Sglang));
+        }
+    }
     let props = asking.ask("/props").await?;
     match (info.status, props.status) {
         (_, 200) if is_props(&props.body) => Ok(Some(EngineName::LlamaCpp)),

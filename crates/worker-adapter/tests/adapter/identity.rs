@@ -165,3 +165,19 @@ async fn of_an_engines_own_text_only_the_beginning_is_repeated() {
         brief(&refusal(&stub.config()).await);
     }
 }
+
+/// Before 0.5.6 it has another path, which nobody else answers; its events cannot be used, and that is what is told.
+#[tokio::test]
+async fn an_old_sglang_is_told_from_vllm_by_the_old_name_of_its_path() {
+    let mut info = sglang();
+    info["version"] = json!("0.5.5");
+    let stub = Stub::silent().await;
+    stub.set("/get_server_info", 200, &info.to_string());
+    stub.set("/v1/models", 200, MODELS);
+    stub.set("/health", 200, "");
+    let error = refusal(&stub.config()).await;
+    assert!(
+        error.starts_with("worker w1 runs SGLang version 0.5.5"),
+        "{error}"
+    );
+}
