@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::time::Duration;
 
 use domain::{EngineKind, HeaderSpace, InvalidId, ModelName, WorkerId};
 use serde::de::{self, Deserializer};
@@ -12,6 +13,9 @@ use crate::address::{EngineUrl, EventsAt, ZmqBase};
 
 /// More ranks than any engine has: those of an engine that says them are as many at most.
 const MAX_RANKS: u32 = 4096;
+/// For an answer that is not streamed and 50,000 tokens long, or a prompt of a million behind others. An engine that
+/// takes longer than that has forgotten the request, though it answers its watcher.
+const FIRST_BYTE: Duration = Duration::from_secs(1_800);
 
 /// The adapter's settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -59,6 +63,10 @@ pub struct WorkerConfig {
     /// Blocks that one rank can hold.
     #[serde(default)]
     pub kv_blocks: Option<u64>,
+    /// Seconds that it may take from a request to the first byte of its answer, 1800 when left out. The first byte of an
+    /// answer that is not streamed comes when all of it is generated.
+    #[serde(default)]
+    pub first_byte_seconds: Option<u32>,
     /// Whether its engine keeps conversations on ranks by itself: only of a trtllm-serve, which does not say.
     #[serde(default)]
     pub owns_bindings: Option<bool>,
@@ -138,6 +146,7 @@ impl WorkerConfig {
             kv_events: None,
             kv_replay: None,
             kv_blocks: None,
+            first_byte_seconds: None,
             owns_bindings: None,
         }
     }
@@ -153,8 +162,19 @@ impl WorkerConfig {
         })
     }
 
+    /// How long it may take from a request to the first byte of its answer.
+    pub(crate) fn first_byte(&self) -> Duration {
+        let seconds = self.first_byte_seconds.map(u64::from);
+        seconds.map_or(FIRST_BYTE, Duration::from_secs)
+    }
+
     fn check(&self, id: &WorkerId) -> Result<(), ConfigError> {
-        for (key, value) in [("dp_size", self.dp_size), ("block_size", self.block_size)] {
+        let counts = [
+            ("dp_size", self.dp_size),
+            ("block_size", self.block_size),
+            ("first_byte_seconds", self.first_byte_seconds),
+        ];
+        for (key, value) in counts {
             if value == Some(0) {
                 let id = id.clone();
                 return Err(ConfigError::Zero { id, key });

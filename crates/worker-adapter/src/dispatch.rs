@@ -4,7 +4,8 @@
 //! [`DispatchError::Rank`], so that the request can go elsewhere.
 //!
 //! A call of which nothing has been passed on breaks off when its worker is declared gone: an engine that hangs
-//! keeps its connections open, and only its watcher notices. An answer that has begun is left alone: no other
+//! keeps its connections open, and only its watcher notices. It also breaks off after a long time, because an engine may
+//! answer its watcher and have forgotten the request. An answer that has begun is left alone: no other
 //! target can continue it, and an engine may be too busy to answer its watcher while its tokens flow.
 
 use std::collections::VecDeque;
@@ -20,6 +21,7 @@ use futures::{StreamExt, stream};
 use http::Method;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use tokio::time::{Instant, sleep_until};
 
 use crate::client::{BoxError, EngineClient};
 use crate::headers::end_to_end;
@@ -55,6 +57,7 @@ impl Dispatch for EngineDispatch {
         let method = head.method.parse::<Method>();
         let method = method.map_err(|error| unreached(&entry, error))?;
         let (headers, body) = (outgoing.headers, outgoing.body);
+        let deadline = Instant::now() + entry.first_byte;
         let sent = self
             .client
             .send(&entry.url, method, &head.path, headers, body);
@@ -62,6 +65,7 @@ impl Dispatch for EngineDispatch {
             biased;
             response = sent => response.map_err(|error| unreached(&entry, error))?,
             () = entry.gone.cancelled() => return Err(unreached(&entry, Gone)),
+            () = sleep_until(deadline) => return Err(unreached(&entry, Late::of(&entry))),
         };
         let (parts, body) = response.into_parts();
         let status = parts.status.as_u16();
@@ -75,6 +79,7 @@ impl Dispatch for EngineDispatch {
             entry,
             body,
             begun: false,
+            deadline,
             passage,
             out: VecDeque::new(),
             stage: Stage::Body,
@@ -116,6 +121,20 @@ fn refuse(entry: &Entry, dp_rank: Option<DpRank>, why: &dyn std::error::Error) -
 #[error("it stopped answering its health checks before a first byte came")]
 struct Gone;
 
+/// Why a call to a worker that answers its watcher has no answer.
+#[derive(Debug, thiserror::Error)]
+#[error("no first byte came within {seconds} s (`first_byte_seconds`)")]
+struct Late {
+    seconds: u64,
+}
+
+impl Late {
+    const fn of(entry: &Entry) -> Self {
+        let seconds = entry.first_byte.as_secs();
+        Self { seconds }
+    }
+}
+
 fn unreached(entry: &Entry, source: impl Into<BoxError>) -> DispatchError {
     DispatchError::Connect {
         worker: entry.worker.id.clone(),
@@ -130,6 +149,8 @@ struct Answer {
     body: Incoming,
     /// Whether any of it has been taken.
     begun: bool,
+    /// When the first of it must be there.
+    deadline: Instant,
     passage: Passage,
     /// What may pass and has not been taken.
     out: VecDeque<Bytes>,
@@ -178,6 +199,9 @@ impl Answer {
             frame = self.body.frame() => frame,
             () = self.entry.gone.cancelled(), if !self.begun => {
                 return Err(unreached(&self.entry, Gone));
+            }
+            () = sleep_until(self.deadline), if !self.begun => {
+                return Err(unreached(&self.entry, Late::of(&self.entry)));
             }
         };
         match frame {

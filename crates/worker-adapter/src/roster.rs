@@ -20,6 +20,8 @@ const FIRST_ANSWER: Duration = Duration::from_secs(3);
 pub(crate) struct Entry {
     pub(crate) url: EngineUrl,
     pub(crate) worker: Worker,
+    /// How long the first byte of an answer may take.
+    pub(crate) first_byte: Duration,
     /// Cancelled when the worker is declared gone. A worker that comes back has another one.
     pub(crate) gone: CancellationToken,
 }
@@ -80,11 +82,17 @@ impl Roster {
     }
 
     /// The worker answers, for the first time or again.
-    pub(crate) fn set(&self, url: EngineUrl, worker: Worker) {
+    pub(crate) fn set(&self, url: EngineUrl, worker: Worker, first_byte: Duration) {
         let mut workers = self.workers.write().unwrap_or_else(PoisonError::into_inner);
         let known = workers.get(&worker.id);
         let gone = known.map(|it| it.gone.clone()).unwrap_or_default();
-        workers.insert(worker.id.clone(), Entry { url, worker, gone });
+        let entry = Entry {
+            url,
+            first_byte,
+            gone,
+            worker,
+        };
+        workers.insert(entry.worker.id.clone(), entry);
     }
 
     /// The worker is not watched any more: it takes no new calls and ends those it has.

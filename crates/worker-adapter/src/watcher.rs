@@ -151,12 +151,14 @@ impl Watcher {
         worker.lease_until = self.clock.now() + LEASE;
         if before != Some(worker.state) {
             info!(
-                worker = %worker.id, %engine, url = worker.url, model = %worker.model, state = ?worker.state,
+                worker = %worker.id, %engine, url = worker.url, model = %worker.model, state = worker.state.name(),
                 ranks = worker.dp_size, start_rank = worker.start_rank,
                 block_size = worker.block_size.get(), version = worker.version, "found"
             );
         }
-        self.roster.set(self.config.url.clone(), worker.clone());
+        let first_byte = self.config.first_byte();
+        self.roster
+            .set(self.config.url.clone(), worker.clone(), first_byte);
         let warms = worker.state != TargetState::Ready;
         let complaint = warms.then(|| format!("{} is not healthy", self.id));
         self.report_health(complaint);

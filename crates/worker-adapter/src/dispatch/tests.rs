@@ -62,7 +62,7 @@ impl Engine {
             kv_endpoints: KvEndpoints::None,
             lease_until: Timestamp::ZERO,
         };
-        roster.set(url, worker);
+        roster.set(url, worker, DEADLINE);
         let dispatch = EngineDispatch {
             roster,
             client: EngineClient::new(),
@@ -409,7 +409,7 @@ async fn a_call_breaks_off_when_its_worker_is_lost_after_it_was_registered_again
         let (_, connection) = engine.accept().await;
         let id = "w1".parse().unwrap();
         let entry = roster.find(&id).await.unwrap();
-        roster.set(entry.url, entry.worker);
+        roster.set(entry.url, entry.worker, DEADLINE);
         roster.lose(&id);
         connection
     };

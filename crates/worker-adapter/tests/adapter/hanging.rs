@@ -1,10 +1,13 @@
 //! What becomes of the calls of an engine that hangs.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use contracts::rpc::{CallHead, CallStream, DispatchError, Down};
 use domain::{TargetState, Worker};
 use futures::StreamExt;
 use tokio::time::timeout;
+use worker_adapter::WorkerConfig;
 
 use crate::running::{DEADLINE, Running, get, memory};
 use crate::stub::{NEVER, STREAM, Stub};
@@ -137,4 +140,37 @@ async fn a_call_outlives_the_adapters_watch_when_the_adapter_leaves() {
     stub.send("data: 1\n\n");
 
     assert_eq!(next(&mut stream).await.unwrap(), chunk("data: 1\n\n"));
+}
+
+/// An engine that answers its watcher and has forgotten the call.
+#[tokio::test]
+async fn a_call_breaks_off_whose_first_byte_does_not_come_in_time() {
+    let stub = Stub::start(0, 1).await;
+    let impatient = WorkerConfig {
+        first_byte_seconds: Some(1),
+        ..stub.config()
+    };
+    let running = Running::before(vec![impatient], memory());
+    running.until(ready).await;
+    let call = running.dispatch.call(get(NEVER), Bytes::new());
+    let error = timeout(DEADLINE, call).await.unwrap().err().unwrap();
+    assert_unreachable(&error, &stub);
+    let why = std::error::Error::source(&error).unwrap().to_string();
+    assert_eq!(why, "no first byte came within 1 s (`first_byte_seconds`)");
+    stub.until_calls(0).await;
+
+    let mut headless = begin(&running, get(STREAM)).await;
+    let error = next(&mut headless).await.err().unwrap();
+    assert_unreachable(&error, &stub);
+    drop(headless);
+    stub.until_calls(0).await;
+
+    // What has begun may take its time.
+    let mut stream = begin(&running, get(STREAM)).await;
+    stub.send("one");
+    assert_eq!(next(&mut stream).await.unwrap(), chunk("one"));
+    let early = timeout(Duration::from_secs(2), stream.next()).await;
+    assert!(early.is_err(), "nothing comes, and it is not broken off");
+    stub.send("two");
+    assert_eq!(next(&mut stream).await.unwrap(), chunk("two"));
 }
