@@ -56,7 +56,7 @@ enum Command {
     Demo(DemoArgs),
     /// Serve: all five services in one process over a durable embedded bus
     Up(UpArgs),
-    /// Serve as a fake vLLM or SGLang engine with several attention-DP ranks, KV events and replay
+    /// Serve as a fake vLLM, SGLang or TensorRT-LLM with several attention-DP ranks and KV events
     FakeEngine(FakeEngineArgs),
     /// Replay a trace in Mooncake format through routing policies, in simulated time
     Replay(ReplayArgs),
@@ -72,7 +72,7 @@ enum Command {
     Targets(LookArgs),
     /// Move a conversation: its next turn goes there
     Move(MoveArgs),
-    /// Drain a worker or one of its ranks: no new conversations, and those it has go elsewhere at their next turn
+    /// Drain a worker or one of its ranks: no new conversations, and with --move those it has go elsewhere
     Drain(DrainArgs),
     /// Check or show the settings that `up` would use
     Config(ConfigArgs),

@@ -50,7 +50,7 @@ pub(crate) fn run(args: IndexArgs) -> Result<(), Failure> {
     let IndexCommand::Verify { admin, json } = args.command;
     let Verified { ranks, silent } = crate::runtime()?.block_on(verify(&admin))?;
     if ranks.is_empty() && silent.is_empty() {
-        let why = "no engine is known yet: ask again, or see why on /api/v1/workers";
+        let why = "no engine is known yet: ask again, or see why by `rankway workers ls`";
         return Err(anyhow::anyhow!(why).into());
     }
     let different = ranks.iter().filter(|it| !it.equal).count();

@@ -9,6 +9,7 @@ mod failure;
 mod fake_engine;
 mod index;
 mod index_api;
+mod moment;
 mod operate;
 mod replay;
 mod report;

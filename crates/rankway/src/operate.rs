@@ -12,6 +12,7 @@ use crate::cli::{
 };
 use crate::client::JsonClient;
 use crate::failure::Failure;
+use crate::moment::moment;
 use crate::report::{print_json, print_line};
 
 /// Bindings asked for at once.
@@ -77,23 +78,28 @@ pub(crate) fn bindings(args: BindingsArgs) -> Result<(), Failure> {
 
 fn list(filter: &FilterArgs, limit: usize, admin: &AdminArgs, json: bool) -> Result<(), Failure> {
     let admin = Admin::of(admin);
-    let print = |binding: &Value| match json {
-        true => print_json(binding),
-        false => print_line(&line(
-            binding,
-            &[
-                "conversation",
-                "model",
-                "worker",
-                "dp_rank",
-                "state",
-                "owner",
-                "turns",
-                "held_tokens",
-                "reason",
-                "actor",
-            ],
-        )),
+    let fields = [
+        "conversation",
+        "model",
+        "worker",
+        "dp_rank",
+        "state",
+        "owner",
+        "turns",
+        "held_tokens",
+        "since",
+        "reason",
+        "actor",
+    ];
+    let print = |binding: &Value| {
+        if json {
+            return print_json(binding);
+        }
+        let mut shown = binding.clone();
+        if let Some(since) = binding["since_seconds"].as_f64() {
+            shown["since"] = moment(since).into();
+        }
+        print_line(&line(&shown, &fields))
     };
     let listed = crate::runtime()?.block_on(admin.pages(filter, limit, print))?;
     let Listed { count, is_whole } = listed;
@@ -115,10 +121,11 @@ pub(crate) fn workers(args: LookArgs) -> Result<(), Failure> {
         "model",
         "start_rank",
         "dp_size",
-        "drained_ranks",
+        "first_rank",
         "url",
+        "why",
     ];
-    look(args, "workers", &fields)
+    look(args, "workers", &fields, why)
 }
 
 /// `rankway targets`.
@@ -127,20 +134,59 @@ pub(crate) fn targets(args: LookArgs) -> Result<(), Failure> {
         args,
         "targets",
         &["target", "state", "model", "pending_tokens"],
+        |_| None,
     )
 }
 
-fn look(args: LookArgs, what: &str, fields: &[&str]) -> Result<(), Failure> {
+/// Why a worker is in its state, where somebody has decided that.
+fn why(worker: &Value) -> Option<String> {
+    let drained = |drain: &Value| {
+        let what = match &drain["dp_rank"] {
+            Value::Null => "drained".to_owned(),
+            rank => format!("rank {rank} drained"),
+        };
+        let since = moment(drain["since_seconds"].as_f64()?);
+        let actor = drain["actor"].as_str()?;
+        let stays = match drain["moves"].as_bool()? {
+            true => "its conversations move",
+            false => "its conversations stay until they are idle",
+        };
+        let empty = drain["empty_since_seconds"].as_f64();
+        let left = empty.map_or(stays.to_owned(), |it| format!("empty since {}", moment(it)));
+        Some(format!("{what} since {since} by {actor}, {left}"))
+    };
+    let refused = worker["refused"]
+        .as_str()
+        .map(|it| format!("refused: {it}"));
+    let drains = worker["drains"].as_array().into_iter().flatten();
+    let all: Vec<String> = refused
+        .into_iter()
+        .chain(drains.filter_map(drained))
+        .collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+/// Lists `what`, with `why` beside what each says of itself.
+fn look(
+    args: LookArgs,
+    what: &str,
+    fields: &[&str],
+    why: impl Fn(&Value) -> Option<String>,
+) -> Result<(), Failure> {
     let LookCommand::Ls { admin, json } = args.command;
     let admin = Admin::of(&admin);
     let url = admin.url(what);
     let answer: Value = crate::runtime()?.block_on(admin.client.get(&url))?;
-    let all = answer[what].as_array().cloned().unwrap_or_default();
-    for one in &all {
-        match json {
-            true => print_json(one)?,
-            false => print_line(&line(one, fields))?,
+    let mut all = answer[what].as_array().cloned().unwrap_or_default();
+    for one in &mut all {
+        if json {
+            print_json(one)?;
+            continue;
         }
+        if let Some(why) = why(one) {
+            one["why"] = why.into();
+        }
+        print_line(&line(one, fields))?;
     }
     match json {
         true => print_json(&json!({ "listed": all.len() }))?,
@@ -169,7 +215,11 @@ pub(crate) fn reassign(args: MoveArgs) -> Result<(), Failure> {
 pub(crate) fn drain(args: DrainArgs) -> Result<(), Failure> {
     let admin = Admin::of(&args.admin);
     let (worker, rank) = &args.place;
-    let verb = if args.undo { "undrain" } else { "drain" };
+    let verb = match (args.undo, args.moves) {
+        (true, _) => "undrain",
+        (false, true) => "drain?move=true",
+        (false, false) => "drain",
+    };
     let (place, path) = match rank {
         Some(rank) => (
             format!("{worker}/{rank}"),
@@ -180,12 +230,20 @@ pub(crate) fn drain(args: DrainArgs) -> Result<(), Failure> {
     let url = admin.url(&path);
     let nothing = json!({});
     let answer: Value = crate::runtime()?.block_on(admin.client.post(&url, &nothing))?;
-    match (args.json, args.undo) {
-        (true, _) => print_json(&answer)?,
-        (false, false) => print_line(&format!(
-            "{place} takes no new conversation; those it has go elsewhere at their next turn"
-        ))?,
-        (false, true) => print_line(&format!("{place} takes new conversations again"))?,
+    let told = match (args.undo, args.moves) {
+        (true, _) => format!("{place} takes new conversations again"),
+        (false, true) => {
+            format!(
+                "{place} takes no new conversation; those it has go elsewhere at their next turn"
+            )
+        }
+        (false, false) => {
+            format!("{place} takes no new conversation; those it has stay until they are idle")
+        }
+    };
+    match args.json {
+        true => print_json(&answer)?,
+        false => print_line(&told)?,
     }
     Ok(())
 }

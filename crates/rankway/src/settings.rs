@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use affinity::Owner;
 use clap::CommandFactory as _;
@@ -199,6 +199,7 @@ impl Settings {
             let why = "data_dir is empty: name a folder (--data-dir)";
             return Err(Failure::wrong_use(why));
         }
+        self.check_data_dir()?;
         if self.router.max_body == 0 {
             let why = "router.max_body = 0 lets no request in: say how many bytes a body may have";
             return Err(Failure::wrong_use(why));
@@ -217,6 +218,29 @@ impl Settings {
         }
         let named = self.adapter().named();
         named.map(|_| ()).map_err(Failure::wrong_use)
+    }
+
+    /// Whether the data folder can be one: there it can be written, else made.
+    fn check_data_dir(&self) -> Result<(), Failure> {
+        let shown = self.data_dir.display();
+        let refused = |why: String| {
+            Err(Failure::wrong_use(format!(
+                "data_dir {shown} {why}: name a folder that can be written (--data-dir)"
+            )))
+        };
+        let mut above = self.data_dir.ancestors();
+        // Of a relative one the last is the empty path, which is nowhere.
+        let there = above.find(|it| it.exists()).unwrap_or(Path::new("."));
+        if !there.is_dir() {
+            return refused(format!(
+                "cannot be a folder, because {} is a file",
+                there.display()
+            ));
+        }
+        match tempfile::tempfile_in(there) {
+            Ok(_) => Ok(()),
+            Err(error) => refused(format!("cannot be written ({error})")),
+        }
     }
 
     /// The same, fit to be shown: secrets that are set read `***`.

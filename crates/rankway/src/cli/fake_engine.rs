@@ -28,13 +28,14 @@ Several, with commas between them:
                           0 again without a word, connections stay open
   publish-late=MILLIS     publish events that long after they happened
 
---conversation-affinity takes, behind engine or router, how it differs from today's engine:
-  forgets-first-ranks     follow the rank of a first turn without keeping it, as before pull request 16815
-  unsaid                  keep it and not say so: Rankway finds it out by conversations of its own
+A tensorrt-llm is one behind the worker of deploy/trtllm: chat and text completions, a rank in
+X-Data-Parallel-Rank, and no event ports, since whoever wants its events asks for them.
+--conversation-affinity has it keep conversations, and takes, behind engine or router, how it
+differs from today's engine:
+  forgets-first-ranks     follow the rank of a first turn without keeping it, as TensorRT-LLM did
+                          before its pull request 16815
+  unsaid                  keep it and not say so: Rankway finds it out by turns of its own
   max-sessions=N          forget the conversation that is longest unused beyond N
-A tensorrt-llm has no event ports: whoever wants its events asks for them. It serves chat and text
-completions, takes a rank in X-Data-Parallel-Rank unless it chooses itself, and as its newest
-release.
 
 Rankway says what it found in /readyz and in rankway_rank_faults_total on its admin address.")]
 pub(crate) struct FakeEngineArgs {

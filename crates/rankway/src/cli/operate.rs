@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use domain::WorkerId;
 
 use super::AdminArgs;
-use super::values::{drained, whole};
+use super::values::{destination, drained, whole};
 
 #[derive(Args)]
 pub(crate) struct BindingsArgs {
@@ -112,7 +112,12 @@ pub(crate) struct MoveArgs {
     #[arg(value_name = "CONVERSATION")]
     pub(crate) conversation: String,
     /// Where to, as WORKER/RANK
-    #[arg(long, value_name = "WORKER/RANK", env = "RANKWAY_MOVE_TO")]
+    #[arg(
+        long,
+        value_name = "WORKER/RANK",
+        value_parser = destination,
+        env = "RANKWAY_MOVE_TO"
+    )]
     pub(crate) to: String,
     /// The conversation's model, where several have that id
     #[arg(long, value_name = "MODEL", env = "RANKWAY_MOVE_MODEL")]
@@ -129,8 +134,11 @@ pub(crate) struct DrainArgs {
     /// The worker, or WORKER/RANK for one of its ranks
     #[arg(value_name = "WORKER[/RANK]", value_parser = drained)]
     pub(crate) place: (WorkerId, Option<u32>),
+    /// Have the conversations there go elsewhere at their next turn; without it they stay until they are idle
+    #[arg(long = "move")]
+    pub(crate) moves: bool,
     /// End the drain; of a worker also those of its ranks
-    #[arg(long)]
+    #[arg(long, conflicts_with = "moves")]
     pub(crate) undo: bool,
     #[command(flatten)]
     pub(crate) admin: AdminArgs,

@@ -68,6 +68,21 @@ pub(crate) fn drained(text: &str) -> Result<(WorkerId, Option<u32>), String> {
     read().ok_or_else(|| "write WORKER or WORKER/RANK, such as w1/0".to_owned())
 }
 
+/// One rank, as `WORKER/RANK`, or `WORKER#EPOCH/RANK` of one incarnation.
+pub(super) fn destination(text: &str) -> Result<String, String> {
+    let read = || {
+        let (place, rank) = text.rsplit_once('/')?;
+        let (worker, epoch) = place.split_once('#').unwrap_or((place, "1"));
+        worker.parse::<WorkerId>().ok()?;
+        rank.parse::<u32>().ok()?;
+        epoch.parse::<u64>().ok()
+    };
+    match read() {
+        Some(_) => Ok(text.to_owned()),
+        None => Err("write WORKER/RANK, such as w1/0; `rankway targets ls` lists them".to_owned()),
+    }
+}
+
 /// Where an admin API is.
 pub(super) fn admin_url(text: &str) -> Result<String, String> {
     let plain = |it: &Uri| it.scheme_str() == Some("http") && it.authority().is_some();

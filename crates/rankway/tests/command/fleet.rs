@@ -109,12 +109,32 @@ impl Up {
 
     /// On ports of its own, with a settings file instead of the engines' URLs, `engines` in it.
     pub(crate) async fn start_told(data: &Path, engines: usize, settings: &str) -> Self {
+        let up = Self::start_unready(data, settings).await;
+        up.ready(engines).await;
+        up
+    }
+
+    /// The same, without waiting for it to be ready.
+    pub(crate) async fn start_unready(data: &Path, settings: &str) -> Self {
         let file = data.join("rankway.toml");
         std::fs::write(&file, settings).unwrap();
         let at = ["127.0.0.1:0", "127.0.0.1:0"];
-        let up = Self::start_with(at, data, &["--config", file.to_str().unwrap()]).await;
-        up.ready(engines).await;
-        up
+        Self::start_with(at, data, &["--config", file.to_str().unwrap()]).await
+    }
+
+    /// Waits until `/readyz` answers so, with `part` in it.
+    pub(crate) async fn until_readyz(&self, status: u16, part: &str) {
+        let client = Client::new();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let ready = client.get(&format!("{}/readyz", self.admin)).await;
+            if ready.status == status && ready.text().contains(part) {
+                return;
+            }
+            let (said, log) = (ready.text(), self.running.output());
+            assert!(Instant::now() < deadline, "{said}\n{log}");
+            sleep(POLL).await;
+        }
     }
 
     async fn start_at(api: &str, admin: &str, data: &Path, engines: &[&Engine]) -> Self {

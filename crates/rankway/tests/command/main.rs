@@ -12,6 +12,7 @@ mod help;
 mod http_client;
 mod mistake;
 mod operate;
+mod owners;
 mod process;
 mod replay;
 mod settled;

@@ -52,7 +52,11 @@ async fn conversations_are_listed_moved_exported_and_imported_and_drains_survive
     ask(&up, &["move", "conversation-3", "--to", &to]).await;
     assert_eq!(conversations[2].turn(&up.api).await.target, to);
 
-    ask(&up, &["drain", first]).await;
+    let told = ask(&up, &["drain", first, "--move"]).await;
+    assert!(
+        told[0].ends_with("go elsewhere at their next turn"),
+        "{told:?}"
+    );
     let killed = up.kill().await;
     let up = killed.start(data.path(), &both).await;
     for conversation in &mut conversations {
@@ -61,7 +65,13 @@ async fn conversations_are_listed_moved_exported_and_imported_and_drains_survive
     }
     let workers = ask_json(&up, &["workers", "ls"]).await;
     let of_first = workers.iter().find(|it| it["id"] == first).unwrap();
-    assert_eq!(of_first["state"], "draining");
+    assert_eq!(of_first["state"], "leaving");
+    let shown = ask(&up, &["workers", "ls"]).await;
+    let of_first = shown.iter().find(|it| it.starts_with(first)).unwrap();
+    assert!(of_first.contains(" why=drained since 2"), "{of_first}");
+    assert!(of_first.contains("Z by operator, "), "{of_first}");
+    let bound = ask(&up, &["bindings", "ls", "--limit", "1"]).await;
+    assert!(bound[0].contains(" since=2"), "{bound:?}");
     ask(&up, &["drain", first, "--undo"]).await;
     let workers = ask_json(&up, &["workers", "ls"]).await;
     assert!(workers[..2].iter().all(|it| it["state"] == "ready"));

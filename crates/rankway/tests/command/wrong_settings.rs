@@ -19,6 +19,18 @@ const WITH_AN_ENGINE: &[(&str, &[&str])] = &[
         &["router.affinity", "choose hard, soft or off"],
     ),
     (
+        "[router.affinity]\nm = \"firm\"",
+        &["router.affinity", "choose hard, soft or off"],
+    ),
+    (
+        "[router]\nconversation_order = []",
+        &["router.conversation_order", "it is empty", "leave it out"],
+    ),
+    (
+        "[router]\nconversation_order = [\"body\", \"agent\", \"body\"]",
+        &["router.conversation_order", "\"body\" is there twice"],
+    ),
+    (
         "[router]\nrank_source = \"x\"",
         &["router.rank_source", "choose engine or router"],
     ),
@@ -176,6 +188,51 @@ async fn variables_that_cannot_be_used() {
     let filter = ("RANKWAY_LOG", "a=b=c");
     let ended = run(&["up", "--worker-urls", "http://a:1"], &[filter]).await;
     wrong("up", &["log filter", "a=b=c", "info"]).check_answer(&ended, &[filter]);
+}
+
+#[tokio::test]
+async fn a_data_folder_that_cannot_be_one() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let file = file.to_str().unwrap();
+    let below = format!("{file}/data");
+    let is_file = format!("{file} is a file");
+    // Nobody can write there, root included.
+    let nobodys = "/proc/rankway-data";
+    for (data_dir, says) in [
+        (file, is_file.as_str()),
+        (&below, is_file.as_str()),
+        (nobodys, "cannot be written"),
+    ] {
+        let command = format!("config check --worker-urls http://a:1 --data-dir {data_dir}");
+        let says = [data_dir, says, "--data-dir"];
+        wrong(&command, &says).check(&[]).await;
+    }
+}
+
+#[tokio::test]
+async fn models_have_affinity_modes_of_their_own() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("rankway.toml");
+    let shows = async |settings: &str| {
+        fs::write(&file, settings).unwrap();
+        let path = file.to_str().unwrap();
+        let shown = run(&["config", "show", "--json", "--config", path], &[]).await;
+        assert_eq!(shown.code, Some(0), "{}", shown.stderr);
+        let shown: serde_json::Value = serde_json::from_str(&shown.stdout).unwrap();
+        shown["router"]["affinity"].clone()
+    };
+    let table = "[router.affinity]\ndefault = \"soft\"\n\"org/m-1.5\" = \"off\"\n";
+    let both = serde_json::json!({"default": "soft", "org/m-1.5": "off"});
+    assert_eq!(shows(table).await, both);
+    let one = shows("[router.affinity]\nm = \"off\"\n").await;
+    assert_eq!(one, serde_json::json!({"default": "hard", "m": "off"}));
+    let word = shows("[router]\naffinity = \"soft\"\n").await;
+    assert_eq!(word, serde_json::json!({"default": "soft"}));
+    // What is shown can be used.
+    let shown = run(&["config", "show", "--config", file.to_str().unwrap()], &[]).await;
+    assert_eq!(shows(&shown.stdout).await, word);
 }
 
 #[tokio::test]
