@@ -8,9 +8,10 @@ use crate::run::{MAX_PARTS, Tiers};
 use crate::work::Work;
 
 impl Work<'_> {
-    /// Lets go of what the target holds behind its first blocks in GPU memory, in the runs that the operation
-    /// has made too crowded. Answers how many blocks that were.
+    /// Ends an operation: lets go of what the target holds behind its first blocks in GPU memory, in the runs
+    /// that it has made too crowded. Answers how many blocks that were.
     pub(crate) fn relieve(&mut self) -> u64 {
+        self.forest.flush();
         let before = self.rank.blocks;
         for run in std::mem::take(&mut self.forest.crowded) {
             let view = self.forest.view(run);
@@ -164,6 +165,28 @@ mod tests {
             ..Size::default()
         };
         assert_eq!(index.size(), empty);
+    }
+
+    #[test]
+    fn however_many_holes_an_operation_makes_the_list_is_written_once() {
+        let (mut index, _) = crowd();
+        let run = index
+            .forest
+            .root(index.reader().key(&namespace()).0, blocks()[0].get());
+        let run = run.expect("all hold its first block");
+        let version = |index: &PrefixIndex| {
+            let header = &index.forest.board.runs.own(run, 1)[0];
+            header.get(crate::run::VERSION) / 2
+        };
+        let fill = stored(0, 0, MAX_BLOCKS, Tier::Gpu);
+        // Every second block is held twice now, and is only gone when it is removed again.
+        let rest = || removed(0, (0..MAX_BLOCKS).step_by(2).chain([1, 5]));
+        for (op, written) in [(fill, 1), (holes(), 1), (rest(), 0), (rest(), 1)] {
+            let before = version(&index);
+            index.apply(&target(0), &op).expect("not fenced");
+            assert_eq!(version(&index), before + written, "{op:?}");
+        }
+        assert_eq!(index.blocks(&target(0)), Some(0));
     }
 
     #[test]

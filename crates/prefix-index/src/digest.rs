@@ -1,15 +1,10 @@
 //! What a target holds, summed up.
 
-use std::ops::Range;
-
 use domain::SequenceHash;
 
 use crate::PrefixIndex;
 use crate::arena::word;
-use crate::forest::Forest;
-use crate::holders::Hold;
 use crate::rank::Rank;
-use crate::run::{Tiers, View};
 
 impl PrefixIndex {
     /// The wrapping sum of the digest terms of the blocks that `rank` holds.
@@ -28,20 +23,5 @@ impl PrefixIndex {
             }
         }
         digest
-    }
-}
-
-impl Forest {
-    /// The stretches of a run that `slot` holds, and in which tiers.
-    pub(crate) fn stretches(&self, view: &View, slot: u32) -> Vec<(Range<usize>, Tiers)> {
-        match self.hold_of(view, slot) {
-            Hold::Nothing => Vec::new(),
-            Hold::Prefix(cut) => vec![(0..view.len.min(cut as usize), Tiers::GPU)],
-            Hold::Parts(parts) => {
-                let stretch =
-                    |it: &crate::run::Part| (it.start as usize..it.end as usize, it.tiers);
-                parts.iter().map(stretch).collect()
-            }
-        }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::arena::{Space, WORDS, rounded, set_word, word};
 use crate::board::Board;
+use crate::editing::Editing;
 use crate::ghosts::{Ghosts, Life};
 use crate::list::List;
 use crate::namespaces::Namespaces;
@@ -37,6 +38,7 @@ pub(crate) struct Forest {
     pub(crate) blocks: usize,
     pub(crate) ghosts: Ghosts,
     pub(crate) list: List,
+    pub(crate) editing: Editing,
     /// Runs that have more than [`crate::run::MAX_PARTS`] since the operation began.
     pub(crate) crowded: Vec<u32>,
 }
@@ -74,6 +76,7 @@ impl Forest {
             blocks: 0,
             ghosts: Ghosts::new(departed_bound),
             list: List::default(),
+            editing: Editing::nothing(),
             crowded: Vec::new(),
         }
     }

@@ -18,16 +18,6 @@ pub(crate) enum Hold {
     Parts(Vec<Part>),
 }
 
-/// What [`Forest::cover`] found and left.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Covered {
-    /// Blocks of the range that the slot held before, in any tier.
-    pub(crate) held: u32,
-    /// Whether it held any of the run before, and holds any now.
-    pub(crate) had_any: bool,
-    pub(crate) has_any: bool,
-}
-
 /// How far some slots' holds of a run reach.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reach {
@@ -45,7 +35,7 @@ impl Forest {
         }
         let entries = view.entries(&self.board.lines).expect("the writer's own");
         let end = view.prefixes + view.parts;
-        let first = first_part(view, entries, slot);
+        let first = first_part(view, entries, (slot, 0));
         let mut own = Vec::new();
         for index in first..end {
             match entries.get(index) {
@@ -69,13 +59,13 @@ impl Forest {
                 Tiers::NONE
             };
         }
-        let first = first_part(view, entries, slot);
-        let parts = (first..view.prefixes + view.parts).map_while(|it| match entries.get(it) {
-            Entry::Part(part) if part.slot == slot => Some(part),
-            _ => None,
-        });
-        let mut at = parts.filter(|it| it.range().contains(&(offset as u32)));
-        at.next().map_or(Tiers::NONE, |it| it.tiers)
+        let after = first_part(view, entries, (slot, offset as u32 + 1));
+        match after.checked_sub(1).map(|it| entries.get(it)) {
+            Some(Entry::Part(part)) if part.slot == slot && (offset as u32) < part.end => {
+                part.tiers
+            }
+            _ => Tiers::NONE,
+        }
     }
 
     /// How many of the first blocks `slot` holds, or [`WHOLE`], if that is all it holds.
@@ -98,51 +88,6 @@ impl Forest {
     /// Whether `slot` holds all of the run, however it grows.
     pub(crate) fn holds_all(&self, view: &View, slot: u32) -> bool {
         self.prefix_of(view, slot) == Some(WHOLE)
-    }
-
-    /// Makes `slot` hold `range` of `run` in exactly `tiers`.
-    pub(crate) fn cover(
-        &mut self,
-        run: u32,
-        slot: u32,
-        range: Range<usize>,
-        tiers: Tiers,
-    ) -> Covered {
-        let view = self.view(run);
-        let (from, to) = (range.start as u32, range.end as u32);
-        let len = view.len as u32;
-        let hold = self.hold_of(&view, slot);
-        let prefix_of = |cut: u32| match cut {
-            0 => Hold::Nothing,
-            cut if cut == len => Hold::Prefix(WHOLE),
-            cut => Hold::Prefix(cut),
-        };
-        let (held, new) = match hold {
-            Hold::Nothing if tiers == Tiers::NONE => (0, Hold::Nothing),
-            Hold::Nothing if tiers == Tiers::GPU && from == 0 => (0, prefix_of(to)),
-            Hold::Prefix(cut) if tiers == Tiers::GPU && from <= cut.min(len) => {
-                let cut = cut.min(len);
-                (cut.min(to) - from, prefix_of(cut.max(to)))
-            }
-            Hold::Prefix(cut) if tiers == Tiers::NONE && cut.min(len) <= to => {
-                let cut = cut.min(len);
-                (cut.saturating_sub(from), prefix_of(cut.min(from)))
-            }
-            ref hold => {
-                let parts = as_parts(hold, slot, len);
-                let held = parts.iter().map(|it| it.shared_with(from, to)).sum();
-                (held, as_hold(with(parts, slot, from..to, tiers), len))
-            }
-        };
-        let covered = Covered {
-            held,
-            had_any: hold != Hold::Nothing,
-            has_any: new != Hold::Nothing,
-        };
-        if hold != new {
-            self.set_hold(run, slot, new);
-        }
-        covered
     }
 
     /// Makes `slot` hold exactly `hold` of `run`.
@@ -264,13 +209,13 @@ impl Forest {
     }
 }
 
-/// The first entry that is a part of `slot` or of a later one.
-fn first_part(view: &View, entries: Entries<'_>, slot: u32) -> usize {
+/// The first entry that is a part of a slot, from an offset on, or of a later slot.
+fn first_part(view: &View, entries: Entries<'_>, from: (u32, u32)) -> usize {
     let (mut first, mut after) = (view.prefixes, view.prefixes + view.parts);
     while first < after {
         let middle = first.midpoint(after);
         match entries.get(middle) {
-            Entry::Part(part) if part.slot < slot => first = middle + 1,
+            Entry::Part(part) if (part.slot, part.start) < from => first = middle + 1,
             _ => after = middle,
         }
     }
@@ -281,80 +226,4 @@ impl Part {
     pub(crate) const fn range(&self) -> Range<u32> {
         self.start..self.end
     }
-
-    /// How many of its blocks lie from `from` to before `to`.
-    fn shared_with(self, from: u32, to: u32) -> u32 {
-        self.end.min(to).saturating_sub(self.start.max(from))
-    }
-}
-
-fn as_parts(hold: &Hold, slot: u32, len: u32) -> Vec<Part> {
-    match hold {
-        Hold::Nothing => Vec::new(),
-        Hold::Prefix(cut) => vec![Part {
-            slot,
-            start: 0,
-            end: len.min(*cut),
-            tiers: Tiers::GPU,
-        }],
-        Hold::Parts(parts) => parts.clone(),
-    }
-}
-
-fn as_hold(parts: Vec<Part>, len: u32) -> Hold {
-    match parts[..] {
-        [] => Hold::Nothing,
-        [
-            Part {
-                start: 0,
-                end,
-                tiers: Tiers::GPU,
-                ..
-            },
-        ] if end == len => Hold::Prefix(WHOLE),
-        [
-            Part {
-                start: 0,
-                end,
-                tiers: Tiers::GPU,
-                ..
-            },
-        ] => Hold::Prefix(end),
-        _ => Hold::Parts(parts),
-    }
-}
-
-/// `parts` with `range` in exactly `tiers`.
-fn with(parts: Vec<Part>, slot: u32, range: Range<u32>, tiers: Tiers) -> Vec<Part> {
-    let mut pieces = Vec::with_capacity(parts.len() + 2);
-    for part in parts {
-        let before = part.start..part.end.min(range.start);
-        let after = part.start.max(range.end)..part.end;
-        for Range { start, end } in [before, after] {
-            if start < end {
-                pieces.push(Part { start, end, ..part });
-            }
-        }
-    }
-    if tiers != Tiers::NONE && !range.is_empty() {
-        let (start, end) = (range.start, range.end);
-        let at = pieces.partition_point(|it: &Part| it.start < start);
-        pieces.insert(
-            at,
-            Part {
-                slot,
-                start,
-                end,
-                tiers,
-            },
-        );
-    }
-    pieces.dedup_by(|next, last| {
-        let joins = last.end == next.start && last.tiers == next.tiers;
-        if joins {
-            last.end = next.end;
-        }
-        joins
-    });
-    pieces
 }

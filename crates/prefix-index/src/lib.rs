@@ -82,6 +82,7 @@ mod chain;
 mod crowded;
 mod departed;
 mod digest;
+mod editing;
 mod forest;
 mod ghosts;
 mod hashing;

@@ -325,7 +325,8 @@ impl Forest {
     }
 
     /// Whether a member of `domain` holds the block at `at`.
-    fn is_held_in(&self, domain: u32, at: Place) -> bool {
+    fn is_held_in(&mut self, domain: u32, at: Place) -> bool {
+        self.flush();
         let view = self.view(at.run);
         let members = &self.domains.at(domain).members;
         let reach = self.reach(&view, members);

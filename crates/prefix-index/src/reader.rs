@@ -23,7 +23,7 @@ pub struct Reader {
 
 /// A namespace as lookups name it; the same for the index's whole life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct NamespaceKey(u64);
+pub struct NamespaceKey(pub(crate) u64);
 
 impl Reader {
     pub(crate) fn new(board: Arc<Board>) -> Self {

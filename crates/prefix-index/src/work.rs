@@ -7,10 +7,9 @@ use domain::{BlockHash, SequenceHash, StoredBlocks, Tier};
 use crate::arena::agreeing;
 use crate::chain::{Chain, Under, name_of};
 use crate::forest::{Forest, NewBlocks, place};
-use crate::holders::Hold;
 use crate::naming::CANONICAL;
 use crate::rank::Rank;
-use crate::run::{MAX_BLOCKS, NO_RUN, Tiers, View};
+use crate::run::{MAX_BLOCKS, NO_RUN, Tiers};
 use crate::table::Place;
 use crate::{Applied, Claims};
 
@@ -37,9 +36,7 @@ impl Work<'_> {
     }
 
     pub(crate) fn tiers_of(&self, at: Place) -> Tiers {
-        let view = self.forest.view(at.run);
-        self.forest
-            .tiers_of(&view, self.rank.slot, at.offset as usize)
+        self.forest.tiers_at(at, self.rank.slot)
     }
 
     /// Reads ahead where the names of a short operation are and will be: two waits at once.
@@ -69,8 +66,7 @@ impl Work<'_> {
                 let count = self.same_blocks(at, &chain.blocks[done..]);
                 let names = &chain.names[done..done + count];
                 self.choose_domain(Some(at), last, (block, names[0]));
-                let (joined, count) = self.join(at, names, under);
-                applied += joined;
+                applied += self.join(at, names, under);
                 chain.stretches.push((at, count));
                 last = Some(place(at.run, at.offset as usize + count - 1));
                 done += count;
@@ -163,6 +159,7 @@ impl Work<'_> {
     /// Makes room for `new` behind `last`: in its run if that ends there, otherwise in a run of their own, which
     /// the target holds if they are to be in GPU memory. Answers where the first is, and how many found room.
     fn grow(&mut self, last: Option<Place>, new: NewBlocks<'_>, under: Under) -> (Place, usize) {
+        self.forest.flush();
         if let Some(last) = last {
             let view = self.forest.view(last.run);
             let ends = last.offset as usize + 1 == view.len;
@@ -187,22 +184,21 @@ impl Work<'_> {
         (place(run, 0), new.blocks.len().min(MAX_BLOCKS))
     }
 
-    /// Stores the blocks from `at` on, which are there. Answers how many it has stored, at least one: where
-    /// names lose an older meaning, blocks may go.
-    fn join(&mut self, at: Place, names: &[u64], under: Under) -> (Applied, usize) {
+    /// Stores the blocks from `at` on, which are there.
+    fn join(&mut self, at: Place, names: &[u64], under: Under) -> Applied {
         let mut applied = Applied::default();
         let mut done = 0;
         while done < names.len() {
             let at = place(at.run, at.offset as usize + done);
-            let view = self.forest.view(at.run);
-            if view.len <= at.offset as usize {
-                break;
-            }
             let mut usual = 0;
             if under.group == 0 && self.rank.odd.is_empty() {
-                let free = self.free_from(&view, at.offset as usize);
-                let some = &names[done..names.len().min(done + free)];
-                usual = self.name(at, some);
+                let slot = self.rank.slot;
+                let stretch = self.forest.stretch_at(at.run, slot, at.offset.into());
+                if let (range, Tiers::NONE) = stretch {
+                    let free = range.end as usize - usize::from(at.offset);
+                    let some = &names[done..names.len().min(done + free)];
+                    usual = self.name(at, some);
+                }
             }
             if usual == 0 {
                 let had = self.tiers_of(at);
@@ -215,23 +211,7 @@ impl Work<'_> {
             applied.stored += usual as u64;
             done += usual;
         }
-        (applied, done)
-    }
-
-    /// How many blocks from `offset` on the target does not hold.
-    fn free_from(&self, view: &View, offset: usize) -> usize {
-        let next = match self.forest.hold_of(view, self.rank.slot) {
-            Hold::Nothing => view.len,
-            Hold::Prefix(cut) if cut as usize <= offset => view.len,
-            Hold::Prefix(_) => offset,
-            Hold::Parts(parts) => {
-                let mut ahead = parts.iter().filter(|it| offset < it.end as usize);
-                ahead
-                    .next()
-                    .map_or(view.len, |it| offset.max(it.start as usize))
-            }
-        };
-        next - offset
+        applied
     }
 
     /// Of the blocks from `at` on, none of which the target holds, how many of the first have `names` as
@@ -287,7 +267,6 @@ impl Work<'_> {
                 self.forest.agreeing(domain, at, names)
             };
         }
-        // All at once: what nobody holds yet would be let go with the older meaning of a name.
         self.cover_new(at.run, from..from + names.len(), under.tier);
         applied.stored += usual as u64;
         for (name, offset) in names.iter().zip(from..).skip(usual) {
@@ -324,8 +303,8 @@ impl Work<'_> {
         if tiers != Tiers::NONE {
             self.rank.blocks += range.len() as u64;
         }
-        self.forest.settle(run);
         if 2 * self.rank.held_runs + 16 < self.rank.runs.len() {
+            self.forest.flush();
             let runs = std::mem::take(&mut self.rank.runs);
             self.rank.runs = self.forest.held_by(self.rank.slot, runs);
         }
@@ -370,19 +349,9 @@ impl Work<'_> {
     /// Takes as many of the first of `names` as are neighbours of the block at `at`, up or down, and lie in
     /// the same tiers. None of the target's names is odd.
     fn take_stretch(&mut self, at: Place, names: &[u64], from: Tier, to: Option<Tier>) -> usize {
-        let view = self.forest.view(at.run);
-        let offset = at.offset as u32;
-        let (stretch, tiers) = match self.forest.hold_of(&view, self.rank.slot) {
-            Hold::Nothing => return 0,
-            Hold::Prefix(cut) => (0..cut.min(view.len as u32), Tiers::GPU),
-            Hold::Parts(parts) => {
-                let part = parts.iter().find(|it| it.range().contains(&offset));
-                match part {
-                    Some(part) => (part.range(), part.tiers),
-                    None => return 0,
-                }
-            }
-        };
+        let offset = u32::from(at.offset);
+        let slot = self.rank.slot;
+        let (stretch, tiers) = self.forest.stretch_at(at.run, slot, at.offset.into());
         if !tiers.has(from) || to.is_some_and(|it| tiers.has(it)) {
             return 0;
         }
