@@ -18,6 +18,7 @@ mod position;
 mod resync;
 mod run;
 mod saving;
+mod siblings;
 mod store;
 mod tables;
 mod writer;
@@ -25,7 +26,7 @@ mod writer;
 use std::sync::Arc;
 
 use bus::Bus;
-use contracts::rpc::{Feed, Index};
+use contracts::rpc::{Feed, Index, Shard};
 use service_kit::{CancellationToken, Component, Context};
 use tokio::sync::mpsc;
 
@@ -38,6 +39,7 @@ use crate::tables::Watched;
 use crate::writer::Writer;
 
 pub use config::Config;
+pub use siblings::siblings;
 
 /// The service. Take its [`Indexer::index`] before [`Indexer::run`].
 pub struct Indexer {
@@ -63,10 +65,14 @@ impl Indexer {
         context: Context,
     ) -> Result<Self, prometheus::Error> {
         let (dumps, wanted) = dump::dumps();
+        let named = |part: &str| match config.shard {
+            Shard::WHOLE => part.to_owned(),
+            shard => format!("{part} {shard}"),
+        };
         Ok(Self {
-            metrics: Metrics::new(&context.registry)?,
-            health: context.health.component("indexer"),
-            store_health: context.health.component("index store"),
+            metrics: Metrics::new(&context.registry, config.shard)?,
+            health: context.health.component(named("indexer")),
+            store_health: context.health.component(named("index store")),
             answers: Arc::new(Answers::new(&config, context.clock, dumps)),
             wanted,
             siblings: Vec::new(),
@@ -78,7 +84,8 @@ impl Indexer {
     }
 
     /// Where there is no store to begin with, takes up what the first of `siblings` that tells everything holds,
-    /// instead of reading the log from its beginning: the log may not reach back far enough.
+    /// instead of reading the log from its beginning: the log may not reach back far enough. Several shards that are
+    /// one sibling together come as [`contracts::rpc::Shards`]; whom `fleet` knows of, [`siblings()`] says.
     pub fn with_siblings(mut self, siblings: Vec<Arc<dyn Index>>) -> Self {
         self.siblings = siblings;
         self

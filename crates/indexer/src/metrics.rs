@@ -1,5 +1,6 @@
 //! What the indexer tells of itself.
 
+use contracts::rpc::Shard;
 use domain::Target;
 use prefix_index::Applied;
 use prometheus::core::Collector;
@@ -38,8 +39,15 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let opts = |name: &str, help: &str| Opts::new(format!("rankway_index_{name}"), help);
+    /// Those of one shard of several are told apart by a label, so that they fit into one process.
+    pub(crate) fn new(registry: &Registry, shard: Shard) -> Result<Self, prometheus::Error> {
+        let opts = |name: &str, help: &str| {
+            let opts = Opts::new(format!("rankway_index_{name}"), help);
+            match shard {
+                Shard::WHOLE => opts,
+                shard => opts.const_label("shard", shard.to_string()),
+            }
+        };
         Ok(Self {
             blocks: register(
                 registry,

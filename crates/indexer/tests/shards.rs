@@ -16,7 +16,9 @@ use contracts::rpc::{
 use contracts::topics::KV_EVENTS;
 use domain::{BlockHash, DpRank, KvBatch, SequenceHash, Target, TargetState, sequence_hashes};
 use futures::StreamExt;
-use indexer::Config;
+use indexer::{Config, Indexer};
+use service_kit::{CancellationToken, Clock, Context, Health};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use world::{
     Running, World, batch, contents, history, namespace, rebuilt, start_with, stored, target, until,
@@ -197,6 +199,57 @@ async fn shards_are_asked_at_once_and_a_late_one_is_unknown() {
     let partitions: Vec<u32> = unknown.partitions().collect();
     assert_eq!(partitions, [0, 2, 4, 6, 8, 10, 12, 14]);
     assert!(took < Shards::DEADLINE + near, "{took:?}");
+}
+
+#[tokio::test]
+async fn shards_fit_into_one_process() {
+    let (world, _) = World::new();
+    let told = history(12, 20);
+    for batch in &told {
+        world.append(batch.clone()).await;
+    }
+    let context = Context {
+        registry: prometheus::Registry::new(),
+        health: Health::default(),
+        clock: Clock::system(),
+    };
+    let shutdown = CancellationToken::new();
+    let mut tasks = JoinSet::new();
+    let shards = ["0/2", "1/2"].map(|shard| {
+        let config = config(&world, &shard.replace('/', "-"), shard.parse().unwrap());
+        let (bus, feed) = (world.bus.clone(), world.feed.clone());
+        let indexer = Indexer::new(config, bus, feed, context.clone()).unwrap();
+        let index = indexer.index();
+        tasks.spawn(indexer.run(shutdown.clone()));
+        index
+    });
+    let waiting = context.health.missing();
+    assert!(waiting.contains_key("indexer 0/2") && waiting.contains_key("index store 1/2"));
+    until!("ready", context.health.missing().is_empty());
+
+    let both = Shards::new(shards.into(), DEADLINE);
+    until!(
+        "read",
+        contents(&both.digests().await.unwrap()) == rebuilt(&told)
+    );
+    let families = context.registry.gather();
+    let batches = families
+        .iter()
+        .find(|it| it.name() == "rankway_index_batches_total");
+    let of_shard = |metric: &prometheus::proto::Metric| -> Vec<String> {
+        let labels = metric.get_label().iter();
+        let shard = labels.filter(|it| it.name() == "shard");
+        shard.map(|it| it.value().to_owned()).collect()
+    };
+    let metrics = batches.unwrap().get_metric().iter();
+    assert_eq!(
+        metrics.map(of_shard).collect::<Vec<_>>(),
+        [["0/2"], ["1/2"]]
+    );
+    shutdown.cancel();
+    while let Some(ended) = tasks.join_next().await {
+        ended.unwrap().unwrap();
+    }
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::fmt::{self, Display};
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
-use domain::Target;
+use domain::{Share, Target};
 
 use crate::topics::{self, KV_EVENTS};
 
@@ -62,9 +62,39 @@ impl Shard {
         }
     }
 
+    /// Its number, from 0.
+    pub fn index(self) -> u32 {
+        self.index
+    }
+
+    /// How many there are.
+    pub fn of(self) -> u32 {
+        self.of.get()
+    }
+
     /// Whether it follows `partition`.
     pub fn follows(self, partition: u32) -> bool {
         partition % self.of == self.index
+    }
+
+    /// What an indexer that says so in `fleet` follows; none where that is no share of an index.
+    pub fn of_share(share: &Share) -> Option<Self> {
+        match share {
+            Share::Whole => Some(Self::WHOLE),
+            Share::Shard { index, of } => Self::new(*index, *of).ok(),
+            Share::Workers(_) => None,
+        }
+    }
+
+    /// What an indexer says of it in `fleet`.
+    pub fn share(self) -> Share {
+        match self {
+            Self::WHOLE => Share::Whole,
+            Self { index, of } => Share::Shard {
+                index,
+                of: of.get(),
+            },
+        }
     }
 
     /// What it knows nothing of.
@@ -147,7 +177,12 @@ mod tests {
             let unknown = shards.iter().map(|it| it.unknown());
             let none = unknown.reduce(|all, it| all.and(&it)).unwrap();
             assert!(none.is_nothing());
+            for shard in shards {
+                assert_eq!(Shard::of_share(&shard.share()), Some(shard));
+            }
         }
+        assert_eq!(Shard::WHOLE.share(), Share::Whole);
+        assert_eq!(Shard::of_share(&Share::Shard { index: 2, of: 2 }), None);
     }
 
     #[test]
