@@ -149,6 +149,54 @@ impl PrefixIndex {
     /// refused; an unknown block is counted and stops nothing.
     pub fn apply(&mut self, target: &Target, op: &KvOp) -> Result<Applied, Fenced> {
         self.forest.board.let_readers_go_first();
+        let applied = match op {
+            KvOp::Stored(stored) => {
+                self.change(target, |work, chain| store(work, stored, chain))?
+            }
+            KvOp::Retiered {
+                group,
+                engine_hashes,
+                from,
+                to,
+            } => self.change(target, |work, chain| {
+                chain.read_names(engine_hashes);
+                let (retiered, unknown) = work.take(*group, &chain.names, *from, Some(*to));
+                Applied {
+                    retiered,
+                    unknown,
+                    ..Applied::default()
+                }
+            })?,
+            KvOp::Removed {
+                group,
+                engine_hashes,
+                tier,
+            } => self.change(target, |work, chain| {
+                chain.read_names(engine_hashes);
+                let (removed, unknown) = work.take(*group, &chain.names, *tier, None);
+                Applied {
+                    removed,
+                    unknown,
+                    ..Applied::default()
+                }
+            })?,
+            KvOp::Cleared => self.clear(target, Claims::Complete)?,
+            KvOp::Reset { .. } => self.clear(target, Claims::Partial { announced: 0 })?,
+        };
+        self.forest.reclaim();
+        if self.is_unswept() {
+            let blocks = usize::try_from(applied.stored + applied.duplicates).unwrap_or(usize::MAX);
+            self.sweep(blocks.saturating_mul(SWEPT_PER_BLOCK) + SWEPT_PER_OP);
+        }
+        Ok(applied)
+    }
+
+    /// Changes what `target` holds.
+    fn change(
+        &mut self,
+        target: &Target,
+        change: impl FnOnce(&mut Work<'_>, &mut Chain) -> Applied,
+    ) -> Result<Applied, Fenced> {
         let rank = if let Some(rank) = self.ranks.get_mut(target) {
             // A fence takes the targets below it away.
             rank
@@ -159,45 +207,10 @@ impl PrefixIndex {
         };
         let forest = &mut self.forest;
         let mut work = Work { rank, forest };
-        let chain = &mut self.chain;
-        let applied = match op {
-            KvOp::Stored(stored) => store(&mut work, stored, chain),
-            KvOp::Retiered {
-                group,
-                engine_hashes,
-                from,
-                to,
-            } => {
-                chain.read_names(engine_hashes);
-                let (retiered, unknown) = work.take(*group, &chain.names, *from, Some(*to));
-                Applied {
-                    retiered,
-                    unknown,
-                    orphans: work.relieve(),
-                    ..Applied::default()
-                }
-            }
-            KvOp::Removed {
-                group,
-                engine_hashes,
-                tier,
-            } => {
-                chain.read_names(engine_hashes);
-                let (removed, unknown) = work.take(*group, &chain.names, *tier, None);
-                Applied {
-                    removed,
-                    unknown,
-                    orphans: work.relieve(),
-                    ..Applied::default()
-                }
-            }
-            KvOp::Cleared => self.clear(target, Claims::Complete),
-            KvOp::Reset { .. } => self.clear(target, Claims::Partial { announced: 0 }),
-        };
-        self.forest.reclaim();
-        if self.is_unswept() {
-            let blocks = usize::try_from(applied.stored + applied.duplicates).unwrap_or(usize::MAX);
-            self.sweep(blocks.saturating_mul(SWEPT_PER_BLOCK) + SWEPT_PER_OP);
+        let mut applied = change(&mut work, &mut self.chain);
+        applied.orphans += work.relieve();
+        if work.rank.is_misplaced() {
+            self.move_to_own_names(target);
         }
         Ok(applied)
     }
@@ -376,7 +389,8 @@ impl PrefixIndex {
     }
 
     /// Empties `target` at once: it goes on under a new slot, and the old one is swept later.
-    fn clear(&mut self, target: &Target, claims: Claims) -> Applied {
+    fn clear(&mut self, target: &Target, claims: Claims) -> Result<Applied, Fenced> {
+        self.admit(target)?;
         let rank = self.ranks.get_mut(target);
         let rank = rank.expect("an admitted target is known");
         rank.claims = claims;
@@ -394,10 +408,10 @@ impl PrefixIndex {
             }
             self.retire(vec![old], Some((slot, target)));
         }
-        Applied::default()
+        Ok(Applied::default())
     }
 
-    fn new_slot(&mut self) -> u32 {
+    pub(crate) fn new_slot(&mut self) -> u32 {
         self.slots.free.pop().unwrap_or_else(|| {
             self.slots.count += 1;
             self.slots.count - 1
@@ -405,7 +419,7 @@ impl PrefixIndex {
     }
 
     /// Takes `ranks`, which no target has any more, out of the answers, and a target's new slot in.
-    fn retire(&mut self, ranks: Vec<Rank>, come: Option<(u32, &Target)>) {
+    pub(crate) fn retire(&mut self, ranks: Vec<Rank>, come: Option<(u32, &Target)>) {
         let gone: Vec<u32> = ranks.iter().map(|it| it.slot).collect();
         for rank in ranks {
             self.retired.push_back(Retired {
@@ -472,9 +486,8 @@ fn store(work: &mut Work<'_>, stored: &StoredBlocks, chain: &mut Chain) -> Appli
         tier: stored.tier,
     };
     chain.read(stored);
-    let mut applied = work.store(chain, parent.flatten(), under);
+    let applied = work.store(chain, parent.flatten(), under);
     work.announce(stored.tier, count);
-    applied.orphans += work.relieve();
     applied
 }
 

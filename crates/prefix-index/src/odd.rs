@@ -97,6 +97,8 @@ impl Work<'_> {
             _ => names.is_empty(),
         };
         if !is_usual {
+            let fits = matches!(names[..], [it] if it == OddName::usual(it.name, tiers));
+            self.rank.conflicts = self.rank.conflicts.saturating_add(fits.into());
             self.rank.odd.put(at, names);
         }
         if self.tiers_of(at) != tiers {

@@ -11,6 +11,11 @@ use crate::table::Place;
 /// How many tiers there are.
 pub(crate) const TIERS: usize = 3;
 
+/// Conflicts before a target moves to a domain of its own: fewer are not worth a table.
+const MOVED_CONFLICTS: u32 = 64;
+/// The most blocks of a target that moves. It takes about half a microsecond a block.
+const MOVED_BLOCKS: u64 = 1 << 17;
+
 /// The tiers, fastest first.
 pub(crate) const ALL_TIERS: [Tier; TIERS] = [Tier::Gpu, Tier::Host, Tier::Disk];
 
@@ -57,7 +62,8 @@ pub(crate) struct Rank {
     pub(crate) blocks: u64,
     pub(crate) claims: Claims,
     pub(crate) odd: OddNames,
-    /// Stretches of blocks that others of its domain call otherwise.
+    /// How often a block got an odd name for no reason but that others of its domain call it otherwise, or
+    /// another block so. [`u32::MAX`] where nothing is to be done about it.
     pub(crate) conflicts: u32,
     /// Whether what it claims lacks something that had no room in a run.
     pub(crate) crowded_out: bool,
@@ -92,6 +98,17 @@ impl Rank {
             conflicts: 0,
             crowded_out: false,
         }
+    }
+}
+
+impl Rank {
+    /// Whether it is worth a domain of its own: most of its names do not fit the one it is in, and it is not so
+    /// large that to move it takes long.
+    pub(crate) fn is_misplaced(&self) -> bool {
+        let odd = self.odd.blocks.len() as u64;
+        (MOVED_CONFLICTS..u32::MAX).contains(&self.conflicts)
+            && self.blocks < 2 * odd
+            && self.blocks <= MOVED_BLOCKS
     }
 }
 

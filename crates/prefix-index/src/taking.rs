@@ -7,7 +7,7 @@ use domain::{BlockHash, EngineHash, Target, Tier};
 use crate::arena::word;
 use crate::chain::{Chain, Under, name_of};
 use crate::forest::{Forest, place};
-use crate::rank::{ALL_TIERS, OddName};
+use crate::rank::{ALL_TIERS, OddName, Rank};
 use crate::run::NO_RUN;
 use crate::table::Place;
 use crate::work::Work;
@@ -73,6 +73,48 @@ impl PrefixIndex {
         let restored = restoring.all();
         restoring.finish();
         restored
+    }
+}
+
+impl PrefixIndex {
+    /// Gives `target` a domain of its own, in which all its names fit. It goes on under a new slot, with the same
+    /// blocks, from one moment to the next.
+    pub(crate) fn move_to_own_names(&mut self, target: &Target) {
+        let Some(snapshot) = self.snapshot(target) else {
+            return;
+        };
+        let slot = self.new_slot();
+        let domain = self.forest.domains.add();
+        self.forest.domains.join(domain, slot);
+        let mut fresh = Rank::new(slot);
+        fresh.domain = Some(domain);
+        fresh.conflicts = u32::MAX;
+        let work = Work {
+            forest: &mut self.forest,
+            rank: &mut fresh,
+        };
+        let mut restoring = Restoring {
+            work,
+            target,
+            snapshot: &snapshot,
+            places: Vec::with_capacity(snapshot.blocks.len()),
+            chain: Chain::default(),
+        };
+        let restored = restoring.all();
+        restoring.finish();
+        let rank = self.ranks.get_mut(target);
+        let rank = rank.expect("what has a snapshot is known");
+        rank.conflicts = u32::MAX;
+        if restored.is_err() || fresh.blocks != rank.blocks {
+            // A run had no room for both.
+            self.retire(vec![fresh], None);
+            return;
+        }
+        fresh.claims = rank.claims;
+        fresh.crowded_out = rank.crowded_out;
+        fresh.namespace = rank.namespace;
+        let old = std::mem::replace(rank, fresh);
+        self.retire(vec![old], Some((slot, target)));
     }
 }
 

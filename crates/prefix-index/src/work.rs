@@ -233,7 +233,6 @@ impl Work<'_> {
             let next = place(at.run, at.offset as usize + usual + named);
             let more = named + self.forest.agreeing(domain, next, &names[usual + named..]);
             if more == 0 {
-                self.rank.conflicts += 1;
                 break;
             }
             usual += more;

@@ -153,3 +153,54 @@ fn a_lookup_of_many_blocks_and_targets_is_no_matter_of_milliseconds() {
     eprintln!("{micros} us a lookup");
     assert!(micros < 5_000);
 }
+
+/// Engines that name equal content by hashes of their own, and begin with content that nobody has: they share
+/// names at first, and most do not fit.
+#[test]
+fn targets_that_name_blocks_in_their_own_way_keep_no_names_one_by_one() {
+    let mut index = PrefixIndex::new(1000);
+    let shared = chain(1000);
+    let chain = sequence_hashes(&shared);
+    let stored = |rank: u32, blocks: &[BlockHash]| {
+        let sequences = sequence_hashes(blocks);
+        let block = |(block, sequence): (&BlockHash, &SequenceHash)| StoredBlock {
+            engine_hash: EngineHash::Int(sequence.get() ^ u64::from(rank + 1) << 32),
+            block_hash: *block,
+        };
+        KvOp::Stored(StoredBlocks {
+            group: 0,
+            parent: None,
+            blocks: blocks.iter().zip(&sequences).map(block).collect(),
+            tier: Tier::Gpu,
+            namespace: namespace(),
+            session: None,
+        })
+    };
+    let reader = index.reader();
+    for rank in 0..4 {
+        let own = BlockHash::new(u64::from(rank) + 5000);
+        index.apply(&target(rank), &stored(rank, &[own])).unwrap();
+        let applied = index.apply(&target(rank), &stored(rank, &shared)).unwrap();
+        assert_eq!(applied.stored, 1000);
+        assert_eq!(
+            reader.overlap(&namespace(), &chain).groups[0].targets.len(),
+            rank as usize + 1
+        );
+    }
+    assert_eq!(index.memory().odd_names, 0);
+    while index.sweep(1000) {}
+    for rank in 0..4 {
+        let names = chain
+            .iter()
+            .rev()
+            .map(|it| EngineHash::Int(it.get() ^ u64::from(rank + 1) << 32));
+        let removed = KvOp::Removed {
+            group: 0,
+            engine_hashes: names.collect(),
+            tier: Tier::Gpu,
+        };
+        let applied = index.apply(&target(rank), &removed).unwrap();
+        assert_eq!((applied.removed, applied.unknown), (1000, 0));
+        assert_eq!(index.blocks(&target(rank)), Some(1));
+    }
+}
