@@ -11,6 +11,7 @@ use async_nats::{Client, ConnectErrorKind, ConnectOptions, ServerAddr};
 use bus::Layout;
 use futures::{StreamExt, stream};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::appender::Appender;
 use crate::counts::Counters;
@@ -22,11 +23,11 @@ use crate::publish::Ids;
 use crate::streams::Streams;
 use crate::sweep::Sweep;
 use crate::tables::TableLog;
-use crate::{ConnectError, DurableLog, Login, NatsBus, Settings};
+use crate::{ConnectError, DEADLINE, DurableLog, Login, NatsBus, Settings};
 
 /// How long one server may take to answer at all.
 const HANDSHAKE: Duration = Duration::from_secs(2);
-/// How long one try of an operation waits, so that several fit [`crate::DEADLINE`].
+/// How long one try of an operation waits, so that several fit [`DEADLINE`].
 const TRY: Duration = Duration::from_secs(2);
 /// How often a server that says nothing is asked whether it is there. It is given up at the third time.
 const PING: Duration = Duration::from_secs(2);
@@ -47,6 +48,12 @@ pub(crate) async fn connect(settings: Settings, layout: &Layout) -> Result<NatsB
             settings.prefix
         ),
     })?;
+    if settings.deletions_kept.is_zero() || settings.topic_bytes == 0 {
+        return Err(ConnectError::Setting {
+            setting: "deletions_kept and topic_bytes",
+            problem: "neither may be nothing".to_owned(),
+        });
+    }
     let counters = Arc::new(Counters::default());
     let (listener, link) = link(counters.clone());
     let client = open(&settings, listener).await?;
@@ -191,8 +198,9 @@ async fn prepare(
     streams: &Streams,
     configs: Vec<Config>,
 ) -> Result<(), ConnectError> {
+    let deadline = Instant::now() + DEADLINE;
     let prepare = |config: Config| async move {
-        let prepared = streams.prepare(&config).await;
+        let prepared = streams.prepare(&config, deadline).await;
         prepared.map_err(|failure| (config.name, failure))
     };
     let mut prepared = stream::iter(configs)
@@ -213,6 +221,11 @@ async fn prepare(
             {
                 ConnectError::NoJetStream { server }
             }
+            failure if failure.passes() => ConnectError::NotReady {
+                server,
+                name,
+                source: Box::new(failure),
+            },
             failure => ConnectError::Stream {
                 name,
                 source: Box::new(failure),

@@ -73,6 +73,17 @@ pub enum ConnectError {
         /// Its name.
         server: String,
     },
+    /// JetStream does not answer in time, as in a cluster that has no leader yet.
+    #[error("NATS server {server} is not ready to prepare stream {name}")]
+    NotReady {
+        /// Its name.
+        server: String,
+        /// The name of the stream.
+        name: String,
+        /// What happened.
+        #[source]
+        source: Source,
+    },
     /// A log or table could not be prepared.
     #[error("prepare stream {name} on NATS")]
     Stream {
@@ -88,7 +99,7 @@ impl ConnectError {
     /// Whether the same call may succeed later.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Unreachable { .. } => true,
+            Self::Unreachable { .. } | Self::NotReady { .. } => true,
             Self::Setting { .. }
             | Self::Refused { .. }
             | Self::Version { .. }
@@ -129,8 +140,10 @@ impl Failure {
     pub(crate) fn passes(&self) -> bool {
         match self {
             Self::Away | Self::Silent | Self::NobodyThere => true,
-            // Such as a cluster that elects a leader.
-            Self::Refused(error) => error.code() == 503,
+            // Such as a cluster that elects a leader, or whose servers have not all met.
+            Self::Refused(error) => {
+                error.code() == 503 || error.error_code() == ErrorCode::CLUSTER_NO_PEERS
+            }
             Self::QueueFull
             | Self::Outrun
             | Self::Anew

@@ -38,6 +38,8 @@ pub(crate) enum End {
     Anew,
     /// The server has less than was read before.
     Lessened(Seen),
+    /// Something that does not pass by itself.
+    Failed(Failure),
 }
 
 impl Follower {
@@ -112,6 +114,7 @@ impl Follower {
             let (pull, seen) = match begun.await {
                 Ok(begun) => begun,
                 Err(failure) if failure.is_no_stream() => return Err(End::Anew),
+                Err(failure) if !failure.passes() => return Err(End::Failed(failure)),
                 Err(failure) => {
                     debug!(stream = self.name, %failure, "not resumed yet");
                     sleep(PAUSE).await;

@@ -5,7 +5,8 @@ use std::time::Duration;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, ReplayPolicy, pull};
 use async_nats::jetstream::{self, Context};
 use async_nats::{Message, StatusCode, Subscriber};
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
+use tokio::task::unconstrained;
 use tokio::time::{Instant, timeout};
 
 use crate::failure::Failure;
@@ -36,6 +37,8 @@ pub(crate) struct Pull {
     received: u64,
     /// When the last two requests were sent, the older first. What answers them was sent later.
     requested: (Instant, Instant),
+    /// A moment at which the last word had not been sent yet.
+    sent_after: Instant,
 }
 
 /// What a consumer has to say.
@@ -95,12 +98,13 @@ impl Pull {
             asked: 0,
             received: 0,
             requested: (now, now),
+            sent_after: now,
         })
     }
 
-    /// A moment at which what is received now had not been sent yet.
+    /// A moment at which the last word had not been sent yet.
     pub(crate) fn sent_after(&self) -> Instant {
-        self.requested.0
+        self.sent_after
     }
 
     /// The next message, or word that there is none.
@@ -109,8 +113,7 @@ impl Pull {
             if self.asked <= BATCH / 2 {
                 self.ask().await?;
             }
-            let message = timeout(SILENCE, self.inbox.next()).await;
-            let message = message.map_err(|_| Lost)?.ok_or(Lost)?;
+            let message = self.hear().await.ok_or(Lost)?;
             match message.status {
                 None | Some(StatusCode::OK) => return self.receive(message),
                 Some(StatusCode::IDLE_HEARTBEAT) => return Ok(Word::Idle),
@@ -124,6 +127,16 @@ impl Pull {
                 Some(_) => return Err(Lost),
             }
         }
+    }
+
+    /// What comes next, or came while nobody looked.
+    async fn hear(&mut self) -> Option<Message> {
+        if let Some(waited) = unconstrained(self.inbox.next()).now_or_never() {
+            self.sent_after = self.requested.0;
+            return waited;
+        }
+        self.sent_after = Instant::now();
+        timeout(SILENCE, self.inbox.next()).await.ok()?
     }
 
     async fn ask(&mut self) -> Result<(), Lost> {

@@ -66,6 +66,7 @@ impl Reader {
                 Ok(Word::Message(stored)) => stored,
                 Ok(Word::Idle) => continue,
                 Err(End::Anew) => return Err(Failure::Anew.into()),
+                Err(End::Failed(failure)) => return Err(failure.into()),
                 Err(End::Lessened(seen)) => {
                     return Err(BusError::Trimmed {
                         oldest: seen.oldest(),

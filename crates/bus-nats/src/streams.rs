@@ -95,14 +95,21 @@ impl Streams {
         }
     }
 
-    /// Makes the stream, or makes it what it should be.
-    pub(crate) async fn prepare(&self, config: &Config) -> Result<(), Failure> {
-        let found = self.ensure(config).await?;
-        if !is_as(&found.config, config) {
-            let subject = format!("STREAM.UPDATE.{}", config.name);
-            self.ask::<Info>(subject, config).await?;
-        }
-        Ok(())
+    /// Makes the stream, or makes it what it should be, as soon as the servers are ready. Where nothing there
+    /// answers for JetStream, nothing will.
+    pub(crate) async fn prepare(&self, config: &Config, deadline: Instant) -> Result<(), Failure> {
+        let prepare = || async {
+            let found = match self.ensure(config).await {
+                Err(Failure::NobodyThere) => return Ok(Err(Failure::NobodyThere)),
+                found => found?,
+            };
+            if !is_as(&found.config, config) {
+                let subject = format!("STREAM.UPDATE.{}", config.name);
+                self.ask::<Info>(subject, config).await?;
+            }
+            Ok(Ok(()))
+        };
+        self.link.persist(deadline, prepare).await?
     }
 
     /// [`Self::ensure`], until it succeeds or the deadline passes.

@@ -195,6 +195,7 @@ impl Watcher {
             let word = match self.follower.next().await {
                 Ok(word) => word,
                 Err(End::Anew | End::Lessened(_)) => return Err(Failure::Anew),
+                Err(End::Failed(failure)) => return Err(failure),
             };
             if self.kept < self.follower.behind() {
                 return Err(Failure::Behind);

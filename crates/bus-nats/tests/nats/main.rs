@@ -4,6 +4,8 @@
 //! The modules say `cfg(test)` so that clippy knows their helpers for parts of tests.
 
 #[cfg(test)]
+mod cluster;
+#[cfg(test)]
 mod conformance;
 #[cfg(test)]
 mod faults;

@@ -116,6 +116,11 @@ async fn settings_that_mean_nothing_are_named() {
         ..Settings::default()
     };
     check(prefix, "prefix").await;
+    let nothing = Settings {
+        deletions_kept: std::time::Duration::ZERO,
+        ..Settings::default()
+    };
+    check(nothing, "deletions_kept and topic_bytes").await;
     for servers in [
         vec![],
         vec!["http://127.0.0.1".to_owned()],

@@ -53,21 +53,36 @@ impl Server {
 
     /// A server with other options.
     pub(crate) async fn start_with(program: &Path, options: &[&str]) -> Self {
-        Self::start_in(program, tempfile::tempdir().unwrap(), options).await
-    }
-
-    /// A server that finds files in `folder`.
-    pub(crate) async fn start_in(program: &Path, folder: TempDir, options: &[&str]) -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
         let mut server = Self {
             program: program.to_owned(),
-            folder,
-            port: port.unwrap().port(),
+            folder: tempfile::tempdir().unwrap(),
+            port: free_port(),
             options: options.iter().map(|&it| it.to_owned()).collect(),
             process: None,
         };
         server.restart().await;
         server
+    }
+
+    /// Servers that are one cluster.
+    pub(crate) async fn start_cluster(program: &Path) -> [Self; 3] {
+        let ports = [free_port(), free_port(), free_port()];
+        let routes = ports.map(|it| format!("nats://127.0.0.1:{it}")).join(",");
+        let start = async |number: usize| {
+            let name = format!("n{number}");
+            let own = format!("nats://127.0.0.1:{}", ports[number]);
+            let cluster = [
+                "--cluster_name",
+                "c",
+                "--cluster",
+                &own,
+                "--routes",
+                &routes,
+            ];
+            let options = [&["-js", "-n", &name][..], &cluster].concat();
+            Self::start_with(program, &options).await
+        };
+        [start(0).await, start(1).await, start(2).await]
     }
 
     /// Begins again with the same files at the same port.
@@ -164,6 +179,11 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
 }
 
 fn copy_folder(from: &Path, to: &Path) {
