@@ -294,16 +294,10 @@ impl Forest {
             }
             return;
         }
+        let first = place(run, range.start);
+        let hashes = range.map(|it| board.secrets.name(word(sequences, it)));
         let table = &self.domains.at(CANONICAL).table;
-        for from in range.clone().step_by(AT_ONCE) {
-            let some = from..range.end.min(from + AT_ONCE);
-            let mut hashes = [0; AT_ONCE];
-            for (hash, offset) in hashes.iter_mut().zip(some.clone()) {
-                *hash = board.secrets.name(word(sequences, offset));
-            }
-            let hashes = &hashes[..some.len()];
-            table.insert_all(&board.lines, &mut self.lines, hashes, place(run, from));
-        }
+        table.insert_all(&board.lines, &mut self.lines, hashes, first);
     }
 
     /// Makes `name` stand for the block at `at`, which has none, unless it stands for another that is held under

@@ -234,33 +234,39 @@ impl Table {
         self.count.store(self.len() + 1, Ordering::Relaxed);
     }
 
-    /// Adds entries under up to [`AT_ONCE`] `hashes` for the places from `first` on. The waits for their homes
-    /// overlap. The writer's.
+    /// Adds entries under `hashes` for the places from `first` on. First the homes of some are read, with little
+    /// between the reads, so that many are waited for at a time. The writer's.
     #[inline]
     pub(crate) fn insert_all(
         &self,
         arena: &Arena,
         space: &mut Space,
-        hashes: &[u64],
+        mut hashes: impl ExactSizeIterator<Item = u64>,
         first: Place,
     ) {
-        let &[one, _, ..] = hashes else {
-            let one = hashes.first().copied();
-            return one.map_or((), |it| self.insert(arena, space, it, first));
-        };
-        let mut aimed = [self.aim(arena, one); AT_ONCE];
-        let mut touched = 0;
-        for (aimed, hash) in aimed.iter_mut().zip(hashes) {
-            *aimed = self.aim(arena, *hash);
-            touched ^= aimed.home.map_or(0, |it| it.get(0));
+        let (run, mut offset) = (first.run, first.offset);
+        self.count
+            .store(self.len() + hashes.len() as u64, Ordering::Relaxed);
+        if hashes.len() == 1 {
+            let one = hashes.map(|it| self.aim(arena, it));
+            one.for_each(|it| self.insert_aimed(arena, space, it, first));
+            return;
         }
-        std::hint::black_box(touched);
-        for (aimed, offset) in aimed.iter().zip(first.offset..).take(hashes.len()) {
-            let run = first.run;
-            self.insert_aimed(arena, space, *aimed, Place { run, offset });
+        let mut aimed = [self.aim(arena, 0); AT_ONCE];
+        while hashes.len() != 0 {
+            let mut count = 0;
+            for (aimed, hash) in aimed.iter_mut().zip(&mut hashes) {
+                *aimed = self.aim(arena, hash);
+                count += 1;
+            }
+            let some = &aimed[..count];
+            let read = |it: &Aimed<'_>| it.home.map_or(0, |it| it.get(0));
+            std::hint::black_box(some.iter().fold(0, |all, it| all ^ read(it)));
+            for aimed in some {
+                self.insert_aimed(arena, space, *aimed, Place { run, offset });
+                offset += 1;
+            }
         }
-        let count = self.len() + hashes.len() as u64;
-        self.count.store(count, Ordering::Relaxed);
     }
 
     #[inline]
