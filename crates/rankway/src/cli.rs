@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use affinity::Owner;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
+use domain::ServiceKind;
 use placement::Policy;
 use worker_adapter::EngineUrl;
 
@@ -22,7 +23,7 @@ pub(crate) use self::operate::{
 pub(crate) use self::values::distinct;
 use self::values::{address, admin_url, decision_id, number, rank_source, whole};
 use crate::failure::Failure;
-use crate::{config, demo, explain, index, replay, up};
+use crate::{alone, config, demo, explain, index, replay, up};
 
 /// Seconds that `up` may be told to wait for its first engine: up to a day.
 pub(crate) const ENGINE_WAIT_SECONDS: RangeInclusive<u64> = 1..=86_400;
@@ -56,6 +57,16 @@ enum Command {
     Demo(DemoArgs),
     /// Serve: all five services in one process over a durable embedded bus
     Up(UpArgs),
+    /// Serve one of the five alone: turn engines' events into the log
+    Ingest(UpArgs),
+    /// Serve one of the five alone: keep which rank holds which prefix
+    Indexer(UpArgs),
+    /// Serve one of the five alone: own the conversations' bindings
+    Affinity(UpArgs),
+    /// Serve one of the five alone: decide, and serve clients
+    Router(UpArgs),
+    /// Serve one of the five alone: speak to engines
+    Adapter(UpArgs),
     /// Serve as a fake vLLM, SGLang or TensorRT-LLM with several attention-DP ranks and KV events
     FakeEngine(FakeEngineArgs),
     /// Replay a trace in Mooncake format through routing policies, in simulated time
@@ -353,6 +364,11 @@ impl Cli {
         match self.command {
             Command::Demo(args) => demo::run(args),
             Command::Up(args) => up::run(args),
+            Command::Ingest(args) => alone::run(ServiceKind::EventIngest, args),
+            Command::Indexer(args) => alone::run(ServiceKind::Indexer, args),
+            Command::Affinity(args) => alone::run(ServiceKind::AffinityStore, args),
+            Command::Router(args) => alone::run(ServiceKind::Router, args),
+            Command::Adapter(args) => alone::run(ServiceKind::WorkerAdapter, args),
             Command::FakeEngine(args) => crate::fake_engine::run(args),
             Command::Replay(args) => replay::run(args),
             Command::Explain(args) => explain::run(args),

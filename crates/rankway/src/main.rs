@@ -1,5 +1,6 @@
 //! The `rankway` command: everything in one process, and what people ask of it from a shell.
 
+mod alone;
 mod cli;
 mod client;
 mod config;

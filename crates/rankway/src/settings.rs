@@ -6,9 +6,12 @@ use std::path::{Path, PathBuf};
 
 use affinity::Owner;
 use clap::CommandFactory as _;
+use contracts::rpc::{InvalidShard, Shard};
+use domain::InstanceId;
 use placement::Policy;
 use serde::{Deserialize, Serialize};
 use service_kit::settings::{ENVIRONMENT_PREFIX, Variables};
+use service_kit::{BusSettings, GrpcSettings};
 use worker_adapter::{EngineUrl, WorkerConfig};
 
 use crate::cli::{Cli, ENGINE_WAIT_SECONDS, SettingsArgs};
@@ -18,6 +21,9 @@ use crate::failure::Failure;
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Settings {
+    /// The name of a service that is a process of its own, different from those of all others; one is made where
+    /// none is given.
+    pub(crate) instance: Option<String>,
     /// Folder for the log, the index and the bindings.
     pub(crate) data_dir: PathBuf,
     /// Engines by their URL alone; whatever else there is to know is asked of them.
@@ -32,6 +38,35 @@ pub(crate) struct Settings {
     pub(crate) admin: Admin,
     /// Bindings.
     pub(crate) affinity: Affinity,
+    /// The index.
+    pub(crate) indexer: IndexShard,
+    /// What is asynchronous between the services.
+    pub(crate) bus: BusSettings,
+    /// Where a service that is a process of its own takes calls.
+    pub(crate) grpc: GrpcSettings,
+}
+
+/// The index.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct IndexShard {
+    /// Which share of the log an indexer follows, as `INDEX/COUNT`.
+    pub(crate) shard: String,
+}
+
+impl Default for IndexShard {
+    fn default() -> Self {
+        Self {
+            shard: Shard::WHOLE.to_string(),
+        }
+    }
+}
+
+impl IndexShard {
+    pub(crate) fn read(&self) -> Result<Shard, Failure> {
+        let wrong = |why: InvalidShard| Failure::wrong_use(format!("indexer.shard: {why}"));
+        self.shard.parse().map_err(wrong)
+    }
 }
 
 /// The admin API.
@@ -55,6 +90,7 @@ pub(crate) struct Affinity {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            instance: None,
             data_dir: PathBuf::from("rankway-data"),
             worker_urls: Vec::new(),
             workers: Vec::new(),
@@ -62,6 +98,9 @@ impl Default for Settings {
             router: router_api::Config::default(),
             admin: Admin::default(),
             affinity: Affinity::default(),
+            indexer: IndexShard::default(),
+            bus: BusSettings::default(),
+            grpc: GrpcSettings::default(),
         }
     }
 }
@@ -216,6 +255,12 @@ impl Settings {
             );
             return Err(Failure::wrong_use(why));
         }
+        self.indexer.read()?;
+        self.bus.check().map_err(Failure::wrong_use)?;
+        self.grpc.check().map_err(Failure::wrong_use)?;
+        if let Some(Err(why)) = self.instance.as_deref().map(InstanceId::new) {
+            return Err(Failure::wrong_use(format!("instance: {why}")));
+        }
         let named = self.adapter().named();
         named.map(|_| ()).map_err(Failure::wrong_use)
     }
@@ -248,6 +293,7 @@ impl Settings {
         for secret in [&mut self.admin.token, &mut self.affinity.secret] {
             *secret = secret.as_ref().map(|_| "***".to_owned());
         }
+        self.bus = self.bus.without_secrets();
         self
     }
 

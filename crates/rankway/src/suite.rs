@@ -4,21 +4,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use affinity_store::AffinityStore;
 use anyhow::{Context as _, bail};
 use bus::Bus;
 use bus_local::{LocalBus, OpenError};
-use contracts::rpc::Index;
+use contracts::rpc::{Index, Shard};
 use contracts::topics;
 use domain::InstanceId;
-use event_ingest::EventIngest;
-use indexer::Indexer;
 use router_api::RouterApi;
 use service_kit::{CancellationToken, Clock, Context, Health, Process};
 use tokio::time::Instant;
-use worker_adapter::WorkerAdapter;
 
 use crate::bus_metrics;
+use crate::compose::{self, Given, Peers};
 
 /// How often readiness is looked at while waiting for it.
 const READY_POLL: Duration = Duration::from_millis(20);
@@ -54,51 +51,34 @@ impl Suite {
             health: Health::default(),
             clock: Clock::system(),
         };
-        let folder = |name: &str| config.data_dir.join(name);
-        let local = open_bus(&folder("bus")).await?;
+        let local = open_bus(&config.data_dir.join("bus")).await?;
         bus_metrics::register(&context.registry, local.clone())?;
         let bus: Arc<dyn Bus> = local.clone();
 
-        let ingest = EventIngest::new(
-            event_ingest::Config {
-                data_dir: folder("ingest"),
-                ..event_ingest::Config::default()
-            },
-            bus.clone(),
-            context.clone(),
-        )?;
-        let indexer = Indexer::new(
-            indexer::Config {
-                data_dir: folder("index"),
-                ..indexer::Config::default()
-            },
-            bus.clone(),
-            ingest.feed(),
-            context.clone(),
-        )?;
-        let affinity = AffinityStore::new(
-            affinity_store::Config {
-                secret: config.affinity_secret.map(affinity_store::Secret::new),
-                data_dir: folder("affinity"),
-                ..affinity_store::Config::default()
-            },
-            bus.clone(),
-            context.clone(),
-        )?;
-        let adapter = WorkerAdapter::new(config.adapter, bus.clone(), context.clone())?;
-        let index = indexer.index();
+        let given = Given {
+            data_dir: config.data_dir.clone(),
+            bus,
+            context: context.clone(),
+        };
+        let ingest = compose::ingest(&given)?;
+        let indexer = compose::indexer(&given, Shard::WHOLE, ingest.feed())?;
+        let affinity = compose::affinity(&given, config.affinity_secret)?;
+        let adapter = compose::adapter(&given, config.adapter)?;
+        let peers = Peers {
+            index: indexer.index(),
+            affinity: affinity.affinity(),
+            dispatch: adapter.dispatch(),
+        };
+        let index = peers.index.clone();
 
         let mut routers = Vec::new();
         for (number, router) in config.routers.into_iter().enumerate() {
-            let router = RouterApi::bind(
-                router,
-                bus.clone(),
-                index.clone(),
-                affinity.affinity(),
-                adapter.dispatch(),
-                router_context(&context, number),
-                InstanceId::new(&format!("router-{}", number + 1))?,
-            );
+            let given = Given {
+                context: router_context(&context, number),
+                ..given.clone()
+            };
+            let instance = InstanceId::new(&format!("router-{}", number + 1))?;
+            let router = compose::router(&given, router, peers.clone(), instance);
             routers.push(router.await?);
         }
         let handles = routers.iter().map(RouterApi::handle).collect();

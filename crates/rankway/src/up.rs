@@ -23,6 +23,11 @@ const ENGINE_POLL: Duration = Duration::from_millis(500);
 /// Runs the command.
 pub(crate) fn run(args: UpArgs) -> Result<(), Failure> {
     let settings = Settings::load(&args.settings)?;
+    if !settings.bus.is_local() {
+        let why =
+            "bus.url: `rankway up` has its own bus; over another one run each service by its name";
+        return Err(Failure::wrong_use(why));
+    }
     service_kit::init_logging("info").map_err(Failure::wrong_use)?;
     crate::runtime()?.block_on(serve(settings))?;
     Ok(())

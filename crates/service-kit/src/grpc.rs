@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use contracts::grpc::{Credentials, DESCRIPTORS, Services, server};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{MissedTickBehavior, interval};
 use tonic::transport::server::TcpIncoming;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
@@ -18,8 +18,6 @@ use crate::{CancellationToken, Context, Health, listen};
 
 /// How soon a change of readiness shows.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How long new calls are still taken once the process shall end: until callers have read in the fleet that it does.
-const NOTICE: Duration = Duration::from_secs(1);
 
 /// Where calls from other processes are taken, and by whom they may be made.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -172,11 +170,7 @@ impl GrpcListener {
         let routes = services.into_routes();
         let routes = routes.add_service(health).add_service(reflection);
         let health = context.health.clone();
-        let ended = async move {
-            shutdown.cancelled().await;
-            health.drain();
-            sleep(NOTICE).await;
-        };
+        let ended = async move { health.notice(shutdown).await };
         let incoming = TcpIncoming::from(self.listener).with_nodelay(Some(true));
         let serving = server
             .add_routes(routes)

@@ -2,11 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 /// Under which name the process itself is missing.
 const PROCESS: &str = "process";
 /// Why it is, once it shall end.
 const DRAINING: &str = "draining";
+
+/// How long new calls are still taken once the process shall end: until callers have read in the fleet that it does.
+const NOTICE: Duration = Duration::from_secs(1);
 
 /// The readiness of a process: it is ready when none of its components waits.
 #[derive(Clone, Debug, Default)]
@@ -50,9 +57,12 @@ impl Health {
         missing
     }
 
-    /// From now on the process is not ready, because it is going to end. It serves all the same until it has.
-    pub fn drain(&self) {
+    /// Resolves a second after `shutdown`. From then on the process says that it is draining, and serves all the
+    /// same: callers have that second to go elsewhere.
+    pub async fn notice(&self, shutdown: CancellationToken) {
+        shutdown.cancelled().await;
         self.lock().is_draining = true;
+        sleep(NOTICE).await;
     }
 
     /// What each component has found amiss without being kept from its job by it.

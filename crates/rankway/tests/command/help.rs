@@ -6,6 +6,11 @@ use crate::process::run;
 const COMMANDS: &[&[&str]] = &[
     &["demo"],
     &["up"],
+    &["ingest"],
+    &["indexer"],
+    &["affinity"],
+    &["router"],
+    &["adapter"],
     &["fake-engine"],
     &["replay"],
     &["explain"],

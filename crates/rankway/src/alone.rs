@@ -1,0 +1,247 @@
+//! `rankway ingest|indexer|affinity|router|adapter`: one service in a process of its own, which finds the others in
+//! the fleet.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher as _, Hasher as _};
+
+use anyhow::Context as _;
+use contracts::grpc::Services;
+use domain::{InstanceId, ServiceKind, Share};
+use rankway::compose::{self, Given, Peers};
+use service_kit::{
+    CancellationToken, Clock, Context, Ended, Fleet, GrpcListener, Health, OpenBus, Presence,
+    Process,
+};
+use tracing::info;
+
+use crate::cli::UpArgs;
+use crate::failure::Failure;
+use crate::index_api;
+use crate::settings::Settings;
+
+/// Runs the command.
+pub(crate) fn run(kind: ServiceKind, args: UpArgs) -> Result<(), Failure> {
+    let settings = match kind {
+        ServiceKind::WorkerAdapter => Settings::load(&args.settings)?,
+        _ => Settings::read(&args.settings)?,
+    };
+    check(kind, &settings)?;
+    service_kit::init_logging("info").map_err(Failure::wrong_use)?;
+    crate::runtime()?.block_on(serve(kind, settings))?;
+    Ok(())
+}
+
+fn check(kind: ServiceKind, settings: &Settings) -> Result<(), Failure> {
+    if settings.bus.is_local() {
+        let why = "bus.url = \"local\" is a bus for one process: set bus.url (RANKWAY_BUS__URL) to nats://host:port, \
+                   or serve all with `rankway up`";
+        return Err(Failure::wrong_use(why));
+    }
+    if kind == ServiceKind::AffinityStore && settings.affinity.secret.is_none() {
+        let why = "set affinity.secret (RANKWAY_AFFINITY__SECRET), equal for all affinity stores: it names the bindings";
+        return Err(Failure::wrong_use(why));
+    }
+    Ok(())
+}
+
+/// A service in this process, and what it needs around it.
+struct Alone {
+    settings: Settings,
+    given: Given,
+    fleet: Fleet,
+    process: Process,
+    instance: InstanceId,
+    /// Ends the service, once those that call it have been served.
+    late: CancellationToken,
+}
+
+async fn serve(kind: ServiceKind, settings: Settings) -> anyhow::Result<()> {
+    let admin = service_kit::listen(settings.admin.listen, "admin.listen").await?;
+    let credentials = settings.grpc.credentials()?;
+    let instance = instance(kind, &settings)?;
+    let context = Context {
+        registry: prometheus::Registry::new(),
+        health: Health::default(),
+        clock: Clock::system(),
+    };
+    let folder = settings.data_dir.join("bus");
+    let bus = OpenBus::open(&settings.bus, &folder, instance.as_str()).await?;
+    let alone = Alone {
+        given: Given {
+            data_dir: settings.data_dir.clone(),
+            bus: bus.bus(),
+            context: context.clone(),
+        },
+        fleet: Fleet::new(context.clock, credentials),
+        process: Process::default(),
+        late: CancellationToken::new(),
+        instance,
+        settings,
+    };
+    let routes = match kind {
+        ServiceKind::EventIngest => alone.ingest().await?,
+        ServiceKind::Indexer => alone.indexer().await?,
+        ServiceKind::AffinityStore => alone.affinity().await?,
+        ServiceKind::WorkerAdapter => alone.adapter().await?,
+        ServiceKind::Router => alone.router().await?,
+    };
+    let routes = service_kit::admin_routes(context).merge(routes);
+    let routes = service_kit::protect(routes, alone.settings.admin.token.clone());
+    let address = admin.local_addr().context("read the admin address")?;
+    // It answers to the very end: probes shall read that the process is draining.
+    let admin = service_kit::serve(admin, routes, alone.late.clone());
+    alone.process.spawn("admin", admin);
+    info!(instance = %alone.instance, admin = %format!("http://{address}"), "serving");
+    let ended = alone
+        .process
+        .run_until(std::future::pending::<anyhow::Result<()>>());
+    let ended = ended.await;
+    bus.close().await;
+    match ended? {
+        Ended::Signal => info!("ended"),
+        Ended::Done(()) => {}
+    }
+    Ok(())
+}
+
+/// The name of this process in the fleet.
+fn instance(kind: ServiceKind, settings: &Settings) -> anyhow::Result<InstanceId> {
+    if let Some(given) = &settings.instance {
+        return Ok(InstanceId::new(given)?);
+    }
+    // Random, as every map's seed is: no two processes shall have the same.
+    let random = RandomState::new().build_hasher().finish();
+    Ok(InstanceId::new(&format!("{}-{random:016x}", name(kind)))?)
+}
+
+const fn name(kind: ServiceKind) -> &'static str {
+    match kind {
+        ServiceKind::EventIngest => "ingest",
+        ServiceKind::Indexer => "indexer",
+        ServiceKind::AffinityStore => "affinity",
+        ServiceKind::Router => "router",
+        ServiceKind::WorkerAdapter => "adapter",
+    }
+}
+
+impl Alone {
+    async fn ingest(&self) -> anyhow::Result<axum::Router> {
+        let ingest = compose::ingest(&self.given)?;
+        let services = Services::default().feed(ingest.feed());
+        self.answer(ServiceKind::EventIngest, Share::Whole, services)
+            .await?;
+        let run = ingest.run(self.late.clone());
+        self.process.spawn("event-ingest", run);
+        Ok(axum::Router::new())
+    }
+
+    async fn indexer(&self) -> anyhow::Result<axum::Router> {
+        let shard = self
+            .settings
+            .indexer
+            .shard
+            .parse::<contracts::rpc::Shard>()?;
+        self.follow_fleet();
+        let indexer = compose::indexer(&self.given, shard, self.fleet.feed())?;
+        let index = indexer.index();
+        let services = Services::default().index(index.clone());
+        self.answer(ServiceKind::Indexer, shard.share(), services)
+            .await?;
+        self.process
+            .spawn("indexer", indexer.run(self.late.clone()));
+        Ok(index_api::routes(index))
+    }
+
+    async fn affinity(&self) -> anyhow::Result<axum::Router> {
+        let affinity = compose::affinity(&self.given, self.settings.affinity.secret.clone())?;
+        let services = Services::default().affinity(affinity.affinity());
+        self.answer(ServiceKind::AffinityStore, Share::Whole, services)
+            .await?;
+        let run = affinity.run(self.late.clone());
+        self.process.spawn("affinity-store", run);
+        Ok(axum::Router::new())
+    }
+
+    async fn adapter(&self) -> anyhow::Result<axum::Router> {
+        let config = self.settings.adapter();
+        let workers = config.clone().named()?.into_iter().map(|(id, _)| id);
+        let share = Share::Workers(workers.collect());
+        let adapter = compose::adapter(&self.given, config)?;
+        let services = Services::default().dispatch(adapter.dispatch());
+        self.answer(ServiceKind::WorkerAdapter, share, services)
+            .await?;
+        let run = adapter.run(self.late.clone());
+        self.process.spawn("worker-adapter", run);
+        Ok(axum::Router::new())
+    }
+
+    async fn router(&self) -> anyhow::Result<axum::Router> {
+        self.follow_fleet();
+        let peers = Peers {
+            index: self.fleet.index(),
+            affinity: self.fleet.affinity(),
+            dispatch: self.fleet.dispatch(),
+        };
+        let config = self.settings.router.clone();
+        let router = compose::router(&self.given, config, peers.clone(), self.instance.clone());
+        let router = router.await?;
+        let handle = router.handle();
+        info!(api = %format!("http://{}", handle.address()), "serving clients");
+        let (shutdown, late) = (self.process.shutdown(), self.late.clone());
+        let health = self.given.context.health.clone();
+        self.process.spawn("router", async move {
+            let _ends_the_rest = late.drop_guard();
+            let stop = CancellationToken::new();
+            let stopping = async {
+                health.notice(shutdown).await;
+                stop.cancel();
+            };
+            let (served, ()) = tokio::join!(router.run(stop.clone()), stopping);
+            served
+        });
+        Ok(handle.admin_routes().merge(index_api::routes(peers.index)))
+    }
+
+    /// Serves calls, and says so in the fleet, until the process shall end and the last call has.
+    async fn answer(
+        &self,
+        kind: ServiceKind,
+        share: Share,
+        services: Services,
+    ) -> anyhow::Result<()> {
+        let listener = GrpcListener::bind(&self.settings.grpc).await?;
+        info!(address = listener.address(), "taking calls");
+        let presence = Presence {
+            id: self.instance.clone(),
+            kind,
+            address: listener.address().to_owned(),
+            share,
+        };
+        let Given { bus, context, .. } = self.given.clone();
+        let (shutdown, late) = (self.process.shutdown(), self.late.clone());
+        let ended = late.clone();
+        let told = context.clone();
+        self.process.spawn("presence", async move {
+            presence.keep(bus, told, Vec::new, ended).await;
+            Ok(())
+        });
+        self.process.spawn("grpc", async move {
+            let _ends_the_rest = late.drop_guard();
+            listener.serve(services, context, shutdown).await
+        });
+        Ok(())
+    }
+
+    fn follow_fleet(&self) {
+        let component = self.given.context.health.component("fleet");
+        let following = self.fleet.clone().follow(self.given.bus.clone(), component);
+        let late = self.late.clone();
+        self.process.spawn("fleet", async move {
+            tokio::select! {
+                () = following => {}
+                () = late.cancelled() => {}
+            }
+            Ok(())
+        });
+    }
+}
