@@ -204,21 +204,28 @@ fn least_cost(
             .expect("a near tie has candidates");
         return (highest.target.clone(), Reason::Rendezvous { among });
     }
-    let near = with_fewest_conversations(request, near);
+    let near = least_obliged(request, near);
     let (first, second) = draw.two_below(near.len());
     let better = better_of(snapshot, near[first], near[second]);
     (better.target.clone(), Reason::NearTie { among })
 }
 
-/// A new conversation joins the fewest: of what each will ask nothing better is known.
-fn with_fewest_conversations<'a>(
-    request: &Request,
-    mut near: Vec<&'a Candidate>,
-) -> Vec<&'a Candidate> {
-    let bound = |it: &Candidate| it.obligation.conversations;
-    if let (Some(_), Some(fewest)) = (request.conversation, near.iter().map(|it| bound(it)).min()) {
-        near.retain(|it| bound(it) == fewest);
+/// Those that a conversation had best join: least is expected there, by less than half of what one is expected to ask,
+/// and of these the ones with the fewest. A few busy conversations weigh more than many that are not.
+fn least_obliged<'a>(request: &Request, mut near: Vec<&'a Candidate>) -> Vec<&'a Candidate> {
+    if request.conversation.is_none() {
+        return near;
     }
+    let obligations = || near.iter().map(|it| it.obligation);
+    let conversations: u32 = obligations().map(|it| it.conversations).sum();
+    let tokens: f64 = obligations().map(|it| it.tokens).sum();
+    let of_one = tokens / f64::from(conversations.max(1));
+    let least = obligations()
+        .map(|it| it.tokens)
+        .fold(f64::INFINITY, f64::min);
+    near.retain(|it| it.obligation.tokens <= least + of_one / 2.0);
+    let fewest = near.iter().map(|it| it.obligation.conversations).min();
+    near.retain(|it| Some(it.obligation.conversations) == fewest);
     near
 }
 

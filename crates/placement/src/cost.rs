@@ -4,6 +4,7 @@
 
 use domain::{Target, Tokens};
 
+use crate::obligations::HORIZON;
 use crate::snapshot::{Candidate, Request, Snapshot, trust};
 
 /// Tokens per second from host memory: 2 MB a token (a large model's KV) over 50 GB/s.
@@ -50,7 +51,7 @@ pub struct Terms {
     pub decode: f64,
     /// Computing again what others lose when the rank is full.
     pub capacity: f64,
-    /// What conversations bound there will go on to ask in the next minute.
+    /// What the conversation's turns of the next minute and those of the ones bound there will wait for each other.
     pub obligation: f64,
 }
 
@@ -70,11 +71,9 @@ impl Terms {
 /// Prices every candidate that may be chosen, in the snapshot's order.
 pub(crate) fn scores(request: &Request, snapshot: &Snapshot) -> Vec<Scored> {
     let candidates = snapshot.candidates.iter();
-    // A conversation will go on to compete with those that are there. Where the index is silent routers have to agree
-    // without talking, and what each has seen would tell them apart.
-    let competes = request.conversation.is_some() && candidates.clone().all(|it| it.index_known);
+    let to_come = to_come(request, snapshot);
     let scored = candidates.filter(|it| it.takes_new()).map(|candidate| {
-        let terms = terms(request, snapshot, candidate, competes);
+        let terms = terms(request, snapshot, candidate, to_come);
         Scored {
             target: candidate.target.clone(),
             terms,
@@ -84,7 +83,7 @@ pub(crate) fn scores(request: &Request, snapshot: &Snapshot) -> Vec<Scored> {
     scored.collect()
 }
 
-fn terms(request: &Request, snapshot: &Snapshot, candidate: &Candidate, competes: bool) -> Terms {
+fn terms(request: &Request, snapshot: &Snapshot, candidate: &Candidate, to_come: f64) -> Terms {
     let credited = credited(candidate);
     let uncached = request.isl.saturating_sub(credited);
     let queued = work(candidate).as_f64();
@@ -105,12 +104,21 @@ fn terms(request: &Request, snapshot: &Snapshot, candidate: &Candidate, competes
         lockstep: (queued + uncached.as_f64() - alone).max(0.0) / rate,
         decode: f64::from(candidate.active) * candidate.decode_step,
         capacity: evicted(candidate, uncached) * snapshot.reuse / rate,
-        obligation: if competes {
-            candidate.obligation.tokens / rate
-        } else {
-            0.0
-        },
+        obligation: to_come / rate * later_delay(candidate.obligation.tokens / HORIZON / rate),
     }
+}
+
+/// Tokens that the request's conversation will ask in the next minute: nothing is known of it, so it counts as the mean
+/// of those that are bound. None without a conversation, and where the index is silent: there routers have to agree
+/// without talking, and what each has seen would tell them apart.
+fn to_come(request: &Request, snapshot: &Snapshot) -> f64 {
+    let candidates = || snapshot.candidates.iter();
+    if request.conversation.is_none() || candidates().any(|it| !it.index_known) {
+        return 0.0;
+    }
+    let conversations: u32 = candidates().map(|it| it.obligation.conversations).sum();
+    let tokens: f64 = candidates().map(|it| it.obligation.tokens).sum();
+    tokens / f64::from(conversations.max(1))
 }
 
 /// Seconds of weighed delay to later requests for each second of work.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use domain::{DecisionId, Target, Timestamp, Tokens};
 
 /// How far ahead work is expected, in seconds.
-const HORIZON: f64 = 60.0;
+pub(crate) const HORIZON: f64 = 60.0;
 /// Over how many seconds what was seen fades: longer than most gaps between turns, shorter than the time in which
 /// conversations come and go.
 const MEMORY: f64 = 120.0;

@@ -444,11 +444,20 @@ fn of_equals_a_conversation_joins_the_fewest_and_keeps_away_from_the_busiest() {
     }
     assert_eq!(drawn, BTreeSet::from(["w2#1/0".into(), "w3#1/0".into()]));
 
-    // Five seconds of work in the next minute outweigh two conversations more.
-    candidates[1].obligation = bound(2, 5_000.0);
-    candidates[2].obligation = bound(2, 5_000.0);
+    // Where one of the fewest is busier than the others together, the next fewest are joined.
+    candidates[1].obligation = bound(1, 20.0);
+    let choice = choose(&conversation, &snapshot(candidates.clone()), Policy::Kv, 1).unwrap();
+    assert_eq!(choice.reason, Reason::NearTie { among: 4 });
+    assert_eq!(chosen(&choice), "w3#1/0");
+
+    // The mean of ten is to ask 3,000 tokens in the next minute; two targets are asked for a quarter of
+    // what they can compute.
+    candidates[1].obligation = bound(2, 15_000.0);
+    candidates[2].obligation = bound(2, 15_000.0);
     let choice = choose(&conversation, &snapshot(candidates), Policy::Kv, 1).unwrap();
     let obliged: Vec<f64> = choice.scores.iter().map(|it| it.terms.obligation).collect();
-    assert_eq!(obliged, [0.001, 5.0, 5.0, 0.001]);
+    let wait = 3.0 * 2.0 * 0.25 / 0.75;
+    assert!((obliged[1] - wait).abs() < 0.01, "{obliged:?}");
+    assert!(obliged[0] < 0.01 && obliged[3] < 0.01, "{obliged:?}");
     assert!(["w1#1/0", "w4#1/0"].contains(&chosen(&choice).as_str()));
 }

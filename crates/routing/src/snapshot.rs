@@ -6,7 +6,6 @@ use affinity::Binding;
 use domain::{Depths, SequenceHash, Target, TargetState, Timestamp, Tokens};
 use placement::{Barred, Candidate, Held, Obligation, Obligations, Reservations};
 
-use crate::binding::conversation_hash;
 use crate::fleet::{Fleet, Member, combined};
 use crate::presumed::{Presumed, Room};
 use crate::{Overlap, OverlapView, Request};
@@ -16,6 +15,8 @@ pub(crate) struct Sources<'a> {
     pub(crate) fleet: &'a Fleet,
     pub(crate) reservations: &'a Reservations,
     pub(crate) presumed: &'a Presumed,
+    /// The request's conversation, as `obligations` knows it.
+    pub(crate) conversation: Option<u64>,
     /// What conversations of the model will go on to ask.
     pub(crate) obligations: Option<&'a Obligations>,
     /// The mean of uncached tokens a request has.
@@ -138,8 +139,8 @@ impl Sources<'_> {
     }
 
     fn obligation(&self, target: &Target) -> Obligation {
-        let own = self.request.conversation.as_ref().map(conversation_hash);
-        let of_model = self.obligations.map(|it| it.at(target, own, self.now));
+        let of_model = self.obligations;
+        let of_model = of_model.map(|it| it.at(target, self.conversation, self.now));
         of_model.unwrap_or_default()
     }
 

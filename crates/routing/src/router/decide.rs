@@ -54,10 +54,12 @@ impl Router {
         now: Timestamp,
         seed: u64,
     ) -> Result<Decision, NoTarget> {
+        let conversation = request.conversation.as_ref().map(conversation_hash);
         let sources = Sources {
             fleet: &self.fleet,
             reservations: &self.reservations,
             presumed: &self.presumed,
+            conversation,
             obligations: self.obligations.get(&request.model),
             mean_miss: self.mean_miss.get(),
             request,
@@ -79,7 +81,7 @@ impl Router {
         };
         let asked = placement::Request {
             isl: request.isl,
-            conversation: request.conversation.as_ref().map(conversation_hash),
+            conversation,
             hint: request.hint.clone(),
         };
         let choice = choose(&asked, &snapshot, self.config.policy, seed);

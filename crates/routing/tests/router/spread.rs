@@ -201,7 +201,7 @@ fn the_end_of_one_target_moves_its_own_conversations_and_no_others() {
 fn busy_conversations_stay_where_they_are_and_later_ones_keep_away_from_them() {
     for seed in 0..8 {
         let skew = skew(seed);
-        assert!((1.0..1.5).contains(&skew), "{skew} with seed {seed}");
+        assert!((1.0..1.4).contains(&skew), "{skew} with seed {seed}");
     }
 }
 
@@ -238,7 +238,7 @@ fn skew(seed: u64) -> f64 {
             world.hold(&at, &content(1_000 * seed + name, 2 * *turn));
             world.router.first_token(decision.id, world.now);
             world.router.finish(decision.id, &served(), world.now);
-            world.wait(0.015);
+            world.wait(0.1);
         }
     }
     let most = *work.values().max().unwrap() as f64;
@@ -273,7 +273,7 @@ fn routers_learn_from_each_others_turns_what_will_be_asked() {
         decision.scores().iter().map(terms).collect::<Vec<_>>()
     };
     let others = obligation(&mut world, "other");
-    assert!(others[0] > 1.0 && others[1] == 0.0, "{others:?}");
+    assert!(others[0] > 0.05 && others[1] == 0.0, "{others:?}");
     assert_eq!(
         obligation(&mut world, "busy")[0],
         0.0,
