@@ -286,7 +286,7 @@ async fn nothing_is_ready_where_all_is_drained() {
     let (_engines, world) = world().await;
     let missing = || {
         let missing = world.health.missing();
-        missing.into_iter().map(|(_, why)| why).collect::<String>()
+        missing.into_values().collect::<String>()
     };
     post(&world, "workers/w1/drain", json!({})).await;
     assert_eq!(missing(), "");
