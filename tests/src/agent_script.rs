@@ -83,13 +83,12 @@ async fn one(engine: Dialect, seed: u64, routers: u64) -> anyhow::Result<Row> {
         tables: Tables::Shared,
         seed,
     };
-    let (served, errors) = plan
-        .run(async |world| {
-            let errors = script::run(world, seed).await?;
-            Ok((world.served().await?, errors))
-        })
-        .await?;
-    Row::new(engine.name(), seed, &served, RANKS, errors)
+    let measured = plan.run(async |world| {
+        let errors = script::run(world, seed).await?;
+        Ok((errors, world.served().await?, world.noticed().await?))
+    });
+    let (errors, served, noticed) = measured.await?;
+    Row::new(engine.name(), seed, &served, RANKS, errors, noticed)
 }
 
 fn report(seeds: u64, rows: Vec<Row>) -> anyhow::Result<Report> {

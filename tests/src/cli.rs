@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::agent_script;
 use crate::report::Report;
 use crate::world::Interrupted;
+use crate::{agent_script, replicas};
 
 /// What was to hold did not, or could not be measured.
 const FAILED: u8 = 1;
@@ -46,12 +46,14 @@ enum Bus {
 #[derive(Subcommand)]
 enum Scenario {
     AgentScript(agent_script::Options),
+    Replicas(replicas::Options),
 }
 
 impl Scenario {
     async fn run(self) -> anyhow::Result<Report> {
         match self {
             Self::AgentScript(options) => agent_script::run(options).await,
+            Self::Replicas(options) => replicas::run(options).await,
         }
     }
 }

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use bytes::Bytes;
-use http::{HeaderMap, Request, StatusCode, header};
+use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full};
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -33,19 +33,21 @@ impl Default for Http {
 impl Http {
     /// Reads the JSON of a 200 answer; another status is an error that quotes it.
     pub(crate) async fn get<T: DeserializeOwned>(&self, url: &str) -> anyhow::Result<T> {
+        let text = self.get_text(url).await?;
+        serde_json::from_str(&text).with_context(|| format!("understand {url}"))
+    }
+
+    /// Reads the text of a 200 answer; another status is an error that quotes it.
+    pub(crate) async fn get_text(&self, url: &str) -> anyhow::Result<String> {
         let request = Request::get(url).body(Full::default())?;
         let response = self.pool.request(request).await;
         let response = response.with_context(|| format!("ask {url}"))?;
         let status = response.status();
         let body = response.into_body().collect().await;
         let body = body.with_context(|| format!("read {url}"))?.to_bytes();
-        if status != StatusCode::OK {
-            bail!(
-                "{url} answered {status}: {}",
-                String::from_utf8_lossy(&body)
-            );
-        }
-        serde_json::from_slice(&body).with_context(|| format!("understand {url}"))
+        let text = String::from_utf8_lossy(&body).into_owned();
+        ensure!(status == StatusCode::OK, "{url} answered {status}: {text}");
+        Ok(text)
     }
 }
 
@@ -65,7 +67,7 @@ pub(crate) struct Ask<'a> {
     /// Its own name, by which the engine lists it.
     pub(crate) request_id: &'a str,
     /// The body, streamed or not.
-    pub(crate) body: &'a Value,
+    pub(crate) body: Bytes,
 }
 
 /// An answer of status 200, read to its end.
@@ -75,12 +77,6 @@ pub(crate) struct Answer {
     pub(crate) ttft: Duration,
     /// What was generated.
     pub(crate) text: String,
-    /// Tokens of the prompt, as the engine says.
-    pub(crate) prompt_tokens: u64,
-    /// Of those, tokens taken from the cache.
-    pub(crate) cached_tokens: u64,
-    /// Where the router says that it sent the request, as `worker/dp_rank`; none where it named no rank.
-    pub(crate) target: Option<String>,
 }
 
 impl Client {
@@ -94,29 +90,24 @@ impl Client {
     }
 
     /// Asks the next router.
-    pub(crate) async fn ask(&self, ask: &Ask<'_>) -> anyhow::Result<Answer> {
+    pub(crate) async fn ask(&self, ask: Ask<'_>) -> anyhow::Result<Answer> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.ask_at(number, ask).await
-    }
-
-    /// Asks a router by its number, beyond the last one from the first on.
-    pub(crate) async fn ask_at(&self, number: usize, ask: &Ask<'_>) -> anyhow::Result<Answer> {
         let router = self.routers[number % self.routers.len()];
         let name = ask.request_id;
         let answer = self.send(router, ask).await;
         answer.with_context(|| format!("request {name} to router {router}"))
     }
 
-    async fn send(&self, router: SocketAddr, ask: &Ask<'_>) -> anyhow::Result<Answer> {
+    async fn send(&self, router: SocketAddr, ask: Ask<'_>) -> anyhow::Result<Answer> {
         let mut request = Request::post(format!("http://{router}{}", ask.path))
             .header(header::CONTENT_TYPE, "application/json")
             .header("x-request-id", ask.request_id);
         if let Some(conversation) = ask.conversation {
             request = request.header("x-rankway-conversation", conversation);
         }
-        let body = serde_json::to_vec(ask.body)?;
+        let request = request.body(Full::new(ask.body))?;
         let sent = Instant::now();
-        let response = self.http.pool.request(request.body(Full::from(body))?);
+        let response = self.http.pool.request(request);
         let (head, mut body) = response.await.context("send")?.into_parts();
         let mut ttft = None;
         let mut read = Vec::new();
@@ -133,71 +124,50 @@ impl Client {
             head.status,
             read.trim()
         );
-        let told = Told::read(&read)?;
         Ok(Answer {
             ttft: ttft.context("the answer is empty")?,
-            text: told.text,
-            prompt_tokens: told.usage["prompt_tokens"].as_u64().context("no usage")?,
-            cached_tokens: told.usage["prompt_tokens_details"]["cached_tokens"]
-                .as_u64()
-                .unwrap_or(0),
-            target: target(&head.headers),
+            text: text_of(&read)?,
         })
     }
 }
 
-fn target(headers: &HeaderMap) -> Option<String> {
-    let text = |name| headers.get(name).and_then(|it| it.to_str().ok());
-    let worker = text("x-rankway-worker")?;
-    let rank = text("x-rankway-dp-rank")?;
-    Some(format!("{worker}/{rank}"))
-}
-
-/// What an engine told, at once or in a stream.
-#[derive(Default)]
-struct Told {
-    text: String,
-    usage: Value,
-}
-
-impl Told {
-    fn read(body: &str) -> anyhow::Result<Self> {
-        let mut told = Self::default();
-        if !body.starts_with("data:") {
-            told.add(&serde_json::from_str(body).context("the answer is no JSON")?);
-            return Ok(told);
-        }
-        let frames = body.lines().filter_map(|it| it.strip_prefix("data:"));
-        let mut done = false;
-        for frame in frames.map(str::trim) {
-            match frame {
-                "[DONE]" => done = true,
-                frame => told.add(&serde_json::from_str(frame).context("a frame is no JSON")?),
-            }
-        }
-        ensure!(done, "the answer broke off");
-        Ok(told)
+/// What an engine generated, told at once or in a stream.
+fn text_of(body: &str) -> anyhow::Result<String> {
+    let mut text = String::new();
+    if !body.starts_with("data:") {
+        add_text(body, &mut text).context("the answer is no JSON")?;
+        return Ok(text);
     }
-
-    fn add(&mut self, object: &Value) {
-        let choice = &object["choices"][0];
-        let texts = [
-            &choice["text"],
-            &choice["message"]["content"],
-            &choice["delta"]["content"],
-        ];
-        for text in texts.into_iter().filter_map(Value::as_str) {
-            self.text.push_str(text);
-        }
-        if object["usage"].is_object() {
-            self.usage = object["usage"].clone();
+    let frames = body.lines().filter_map(|it| it.strip_prefix("data:"));
+    let mut done = false;
+    for frame in frames.map(str::trim) {
+        match frame {
+            "[DONE]" => done = true,
+            frame => add_text(frame, &mut text).context("a frame is no JSON")?,
         }
     }
+    ensure!(done, "the answer broke off");
+    Ok(text)
+}
+
+fn add_text(object: &str, text: &mut String) -> serde_json::Result<()> {
+    let object: Value = serde_json::from_str(object)?;
+    let choice = &object["choices"][0];
+    let places = [
+        &choice["text"],
+        &choice["message"]["content"],
+        &choice["delta"]["content"],
+    ];
+    places
+        .into_iter()
+        .filter_map(Value::as_str)
+        .for_each(|it| text.push_str(it));
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Told;
+    use super::text_of;
 
     #[test]
     fn an_answer_is_read_whole_and_streamed() {
@@ -212,11 +182,9 @@ data: [DONE]
 
 "#;
         for body in [whole, streamed] {
-            let told = Told::read(body).unwrap();
-            assert_eq!(told.text, "a b");
-            assert_eq!(told.usage["prompt_tokens"], 3);
+            assert_eq!(text_of(body).unwrap(), "a b");
         }
         let broken = streamed.replace("data: [DONE]", "");
-        assert!(Told::read(&broken).is_err());
+        assert!(text_of(&broken).is_err());
     }
 }

@@ -3,6 +3,7 @@
 mod agent_script;
 mod cli;
 mod client;
+mod replicas;
 mod report;
 mod world;
 

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use domain::WorkerId;
 use engine_sim::EngineSim;
 use rankway::suite::{Suite, SuiteConfig};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use service_kit::{Ended, Process};
 use worker_adapter::{EngineUrl, WorkerConfig};
 
@@ -44,6 +44,8 @@ pub(crate) struct Plan {
 pub(crate) enum Tables {
     /// One bus, one index, one affinity store.
     Shared,
+    /// One bus and one affinity store; the engines announce nothing, so that no index knows what they hold.
+    SharedUnannounced,
     /// Nothing: each replica has a bus and bindings of its own, and no index, as the engines announce nothing.
     Private,
 }
@@ -67,6 +69,17 @@ pub(crate) struct Served {
     pub(crate) prompt_tokens: u64,
     /// Of those, tokens taken from the rank's cache.
     pub(crate) cached_tokens: u64,
+}
+
+/// What routers did out of the ordinary: the reasons where something does not hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Noticed {
+    /// Conversations bound elsewhere.
+    pub(crate) moved: f64,
+    /// Turns sent elsewhere for once.
+    pub(crate) excursions: f64,
+    /// Decisions that an answer of a service was missing for, as on a busy machine.
+    pub(crate) degraded: f64,
 }
 
 #[derive(Deserialize)]
@@ -144,7 +157,7 @@ impl Plan {
             ..self.router.clone()
         };
         match self.tables {
-            Tables::Shared => vec![vec![router; self.routers]],
+            Tables::Shared | Tables::SharedUnannounced => vec![vec![router; self.routers]],
             Tables::Private => vec![vec![router]; self.routers],
         }
     }
@@ -164,22 +177,30 @@ fn workers(engines: &[SocketAddr]) -> anyhow::Result<Vec<WorkerConfig>> {
 impl World {
     /// Where the router replicas listen.
     pub(crate) fn routers(&self) -> Vec<SocketAddr> {
-        self.handles().map(|it| it.address()).collect()
+        let routers = self.suites.iter().flat_map(|it| &it.routers);
+        routers.map(|it| it.address()).collect()
     }
 
-    /// The router replicas.
-    pub(crate) fn handles(&self) -> impl Iterator<Item = &router_api::Handle> {
-        self.suites.iter().flat_map(|it| &it.routers)
+    /// What all router replicas have counted under a metric's name, over all its labels.
+    pub(crate) async fn counted(&self, metric: &str) -> anyhow::Result<f64> {
+        let mut counted = 0.0;
+        for router in self.routers() {
+            let text = self
+                .http
+                .get_text(&format!("http://{router}/metrics"))
+                .await?;
+            counted += sum_of(&text, metric);
+        }
+        Ok(counted)
     }
 
-    /// Where the engines listen, by their number.
-    pub(crate) fn engines(&self) -> &[SocketAddr] {
-        &self.engines
-    }
-
-    /// The services of all replicas that know of each other.
-    pub(crate) fn suites(&self) -> &[Suite] {
-        &self.suites
+    /// What the routers did out of the ordinary.
+    pub(crate) async fn noticed(&self) -> anyhow::Result<Noticed> {
+        Ok(Noticed {
+            moved: self.counted("rankway_rebinds_total").await?,
+            excursions: self.counted("rankway_excursions_total").await?,
+            degraded: self.counted("rankway_degraded_decisions_total").await?,
+        })
     }
 
     /// The last 65,536 requests that each engine has served to their end, by the engine's number.
@@ -191,5 +212,29 @@ impl World {
             served.push(answer.requests);
         }
         Ok(served)
+    }
+}
+
+/// The sum of a metric's values in a text of Prometheus.
+fn sum_of(text: &str, metric: &str) -> f64 {
+    let value = |line: &str| {
+        let rest = line.strip_prefix(metric)?;
+        let labelled = rest.starts_with(['{', ' ']);
+        let (_, value) = rest.rsplit_once(' ').filter(|_| labelled)?;
+        value.parse::<f64>().ok()
+    };
+    text.lines().filter_map(value).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sum_of;
+
+    #[test]
+    fn a_metric_is_summed_over_its_labels() {
+        let text = "# HELP a of all\na{b=\"c d\"} 2\na{b=\"e\"} 3.5\na 1\na_total 9\n";
+
+        assert!((sum_of(text, "a") - 6.5).abs() < 1e-9);
+        assert!((sum_of(text, "a_total") - 9.0).abs() < 1e-9);
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use fleet_sim::Random;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -64,7 +64,7 @@ async fn converse(
     let mut chat = vec![json!({"role": "system", "content": system})];
     for (turn, message) in messages.into_iter().enumerate() {
         chat.push(json!({"role": "user", "content": message}));
-        let body: Value = json!({
+        let body = json!({
             "model": MODEL,
             "messages": chat,
             "max_tokens": OSL,
@@ -74,9 +74,9 @@ async fn converse(
             path: "/v1/chat/completions",
             conversation: Some(&id),
             request_id: &request_id(number, turn),
-            body: &body,
+            body: body.to_string().into(),
         };
-        let answer = client.ask(&ask).await?;
+        let answer = client.ask(ask).await?;
         chat.push(json!({"role": "assistant", "content": answer.text}));
     }
     Ok(())
