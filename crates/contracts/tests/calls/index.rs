@@ -144,7 +144,7 @@ fn a_locate_arrives_and_its_ranks_come_back() {
             namespace,
             worker,
             epoch: Epoch::new(epoch),
-            hashes: hashes.into(),
+            hashes: PrefixHashes::Dense(hashes),
             deadline: Duration::from_nanos(wait),
         };
         let ranks: Vec<DpRank> = ranks.into_iter().map(DpRank::new).collect();
@@ -335,16 +335,19 @@ async fn beyond_the_limits_an_error_says_how_far() {
     let [_, index] = &origins.all;
     let hashes = vec![SequenceHash::new(1); limits::INDEX_REQUEST / 8];
     let request = OverlapRequest {
-        hashes: PrefixHashes::Dense(hashes),
+        // A dense one would be sent as a sample.
+        hashes: PrefixHashes::Sparse {
+            every: NonZeroU32::MIN,
+            blocks: 16,
+            hashes,
+        },
         ..sparse(16)
     };
-    let over = "overlap request of 8454163 bytes is over the limit of 8454144";
-    let invalid = |why: &str| {
-        Err(CallError::InvalidArgument {
-            why: why.to_owned(),
-        })
+    let CallError::InvalidArgument { why } = index.overlap(request).await.unwrap_err() else {
+        panic!("it is too large");
     };
-    assert_eq!(index.overlap(request).await, invalid(over));
+    assert!(why.starts_with("overlap request of 84"), "{why}");
+    assert!(why.ends_with("bytes is over the limit of 8454144"), "{why}");
     assert_eq!(asked(&stub.overlap), None, "it was not sent");
 
     prepare(&stub.overlap, Ok(wide_answer(30_000)));

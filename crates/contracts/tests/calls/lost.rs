@@ -72,7 +72,7 @@ fn locate() -> LocateRequest {
         namespace: namespace(),
         worker: "w1".parse().unwrap(),
         epoch: domain::Epoch::FIRST,
-        hashes: Arc::from([]),
+        hashes: PrefixHashes::Dense(Vec::new()),
         // Long enough for a busy machine: the call takes no longer than it must.
         deadline: PATIENCE,
     }
