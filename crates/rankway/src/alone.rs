@@ -3,21 +3,28 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher as _, Hasher as _};
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
-use contracts::grpc::Services;
-use domain::{InstanceId, ServiceKind, Share};
+use contracts::grpc::{Services, limits};
+use contracts::rpc::{Index, Shard, Shards};
+use domain::{InstanceId, ServiceInstance, ServiceKind, Share};
 use rankway::compose::{self, Given, Peers};
 use service_kit::{
     CancellationToken, Clock, Context, Ended, Fleet, GrpcListener, Health, OpenBus, Presence,
     Process,
 };
-use tracing::info;
+use tokio::time::timeout;
+use tracing::{info, warn};
 
 use crate::cli::UpArgs;
 use crate::failure::Failure;
 use crate::index_api;
 use crate::settings::Settings;
+
+/// How long an indexer waits for the fleet, to see whom it may begin with.
+const FLEET_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs the command.
 pub(crate) fn run(kind: ServiceKind, args: UpArgs) -> Result<(), Failure> {
@@ -136,13 +143,10 @@ impl Alone {
     }
 
     async fn indexer(&self) -> anyhow::Result<axum::Router> {
-        let shard = self
-            .settings
-            .indexer
-            .shard
-            .parse::<contracts::rpc::Shard>()?;
+        let shard = self.settings.indexer.shard.parse::<Shard>()?;
         self.follow_fleet();
         let indexer = compose::indexer(&self.given, shard, self.fleet.feed())?;
+        let indexer = indexer.with_siblings(self.siblings(shard).await);
         let index = indexer.index();
         let services = Services::default().index(index.clone());
         self.answer(ServiceKind::Indexer, shard.share(), services)
@@ -150,6 +154,23 @@ impl Alone {
         self.process
             .spawn("indexer", indexer.run(self.late.clone()));
         Ok(index_api::routes(index))
+    }
+
+    /// Whom an indexer without a store may begin with.
+    async fn siblings(&self, shard: Shard) -> Vec<Arc<dyn Index>> {
+        if timeout(FLEET_PATIENCE, self.fleet.read()).await.is_err() {
+            warn!(
+                "the fleet is not read in time: where there is no store, the log is read from its beginning"
+            );
+        }
+        let live = self.fleet.live(ServiceKind::Indexer);
+        let now = self.given.context.clock.now();
+        let sets = indexer::siblings(live.iter().map(|it| &**it), shard, &self.instance, now);
+        let whole = |set: Vec<&ServiceInstance>| -> Arc<dyn Index> {
+            let shards = set.into_iter().map(|it| self.fleet.index_of(it));
+            Arc::new(Shards::new(shards.collect(), limits::VERIFY))
+        };
+        sets.into_iter().map(whole).collect()
     }
 
     async fn affinity(&self) -> anyhow::Result<axum::Router> {

@@ -17,6 +17,7 @@ use contracts::rpc::{Affinity, CallError, Dispatch, Feed, Index};
 use contracts::{Encoding, FleetEntry, topics};
 use domain::{InstanceId, ServiceInstance, ServiceKind, Timestamp};
 use futures::TryStreamExt;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
 
@@ -34,6 +35,8 @@ const AVOID: Duration = Duration::from_secs(3);
 pub struct Fleet {
     clock: Clock,
     credentials: Option<Arc<Credentials>>,
+    /// Whether it has been read.
+    read: Arc<watch::Sender<bool>>,
     /// Each critical section is one look-up or change; never held across an await.
     known: Arc<Mutex<Known>>,
 }
@@ -64,6 +67,7 @@ impl Fleet {
         Self {
             clock,
             credentials: credentials.map(Arc::new),
+            read: Arc::default(),
             known: Arc::default(),
         }
     }
@@ -104,12 +108,28 @@ impl Fleet {
                     if let Some(read) = anew.take() {
                         known.services = read;
                     }
+                    self.read.send_replace(true);
                     component.ready();
                 }
             }
             known.forget();
         }
         Ok(())
+    }
+
+    /// Resolves once the fleet has been read for the first time.
+    pub async fn read(&self) {
+        // The sender is kept beside the receiver.
+        let mut read = self.read.subscribe();
+        let _read = read.wait_for(|read| *read).await;
+    }
+
+    /// The index of one indexer.
+    pub fn index_of(&self, service: &ServiceInstance) -> Arc<dyn Index> {
+        Arc::new(index::Replicas {
+            fleet: self.clone(),
+            services: vec![Arc::new(service.clone())],
+        })
     }
 
     /// Services of a kind that may be called: those whose lease stands, ready or not.

@@ -25,9 +25,9 @@ const SHARD: Duration = Duration::from_millis(45);
 pub(super) struct FleetIndex(pub(super) Fleet);
 
 /// The replicas of one shard.
-struct Replicas {
-    fleet: Fleet,
-    services: Vec<Arc<ServiceInstance>>,
+pub(super) struct Replicas {
+    pub(super) fleet: Fleet,
+    pub(super) services: Vec<Arc<ServiceInstance>>,
 }
 
 impl FleetIndex {
