@@ -14,10 +14,10 @@ use async_nats::jetstream::stream::Config;
 use bus::{BusError, Offset, Record};
 use futures::future::join_all;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::warn;
 
-use crate::DEADLINE;
+use crate::TRIED;
 use crate::counts::Counters;
 use crate::failure::Failure;
 use crate::publish::{Ids, Outgoing, is_unexpected};
@@ -56,7 +56,7 @@ pub(crate) struct Appender {
 impl Appends {
     /// Appends `batch`, which is not empty, and resolves with the last record's offset.
     pub(crate) async fn append(&self, batch: Vec<Record>) -> Result<Offset, BusError> {
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + TRIED;
         let (done, answer) = oneshot::channel();
         let append = Append {
             batch,
@@ -141,13 +141,13 @@ impl Appender {
         }
     }
 
-    /// Sends `run` until all of it is stored or the deadline passes. The sequences of what is stored, which is
-    /// always the beginning, are added to `sequences`.
+    /// Sends `run` until all of it is stored or the deadline passes, which moves on with what is stored. The
+    /// sequences of that, which is always the beginning, are added to `sequences`.
     async fn store(
         &mut self,
         run: &[Outgoing],
         sequences: &mut Vec<u64>,
-        deadline: Instant,
+        mut deadline: Instant,
     ) -> Result<(), Failure> {
         let mut tried: usize = 0;
         while sequences.len() < run.len() {
@@ -162,9 +162,13 @@ impl Appender {
                 biased;
                 outcome = self.fly(flight, sequences) => outcome,
                 () = self.streams.link.lost() => Err(Failure::Away),
+                () = sleep_until(deadline) => Err(Failure::Silent),
             };
             match outcome {
-                Ok(()) => self.window = (2 * self.window).min(WINDOW),
+                Ok(()) => {
+                    self.window = (2 * self.window).min(WINDOW);
+                    deadline = deadline.max(Instant::now() + TRIED);
+                }
                 Err(failure) if is_unexpected(&failure) => self.window = (self.window / 2).max(1),
                 Err(failure) if failure.passes() && Instant::now() < deadline => {
                     self.recover(failure, deadline).await?;

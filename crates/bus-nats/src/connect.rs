@@ -23,11 +23,11 @@ use crate::publish::Ids;
 use crate::streams::Streams;
 use crate::sweep::Sweep;
 use crate::tables::TableLog;
-use crate::{ConnectError, DEADLINE, DurableLog, Login, NatsBus, Settings};
+use crate::{ConnectError, DurableLog, Login, NatsBus, Settings, TRIED};
 
 /// How long one server may take to answer at all.
 const HANDSHAKE: Duration = Duration::from_secs(2);
-/// How long one try of an operation waits, so that several fit [`DEADLINE`].
+/// How long one try of an operation waits, so that several fit [`TRIED`].
 const TRY: Duration = Duration::from_secs(2);
 /// How often a server that says nothing is asked whether it is there. It is given up at the third time.
 const PING: Duration = Duration::from_secs(2);
@@ -198,7 +198,7 @@ async fn prepare(
     streams: &Streams,
     configs: Vec<Config>,
 ) -> Result<(), ConnectError> {
-    let deadline = Instant::now() + DEADLINE;
+    let deadline = Instant::now() + TRIED;
     let prepare = |config: Config| async move {
         let prepared = streams.prepare(&config, deadline).await;
         prepared.map_err(|failure| (config.name, failure))

@@ -11,7 +11,7 @@ use async_nats::jetstream::stream::{
 };
 use bus::{BusError, MAX_RECORD_BYTES};
 
-use crate::DEADLINE;
+use crate::TRIED;
 
 type Source = Box<dyn std::error::Error + Send + Sync>;
 
@@ -119,7 +119,7 @@ pub(crate) enum Failure {
     Silent,
     #[error("nothing at NATS answers for JetStream")]
     NobodyThere,
-    #[error("more appends wait than fit the queue, for longer than {DEADLINE:?}")]
+    #[error("more appends wait than fit the queue, for longer than {TRIED:?}")]
     QueueFull,
     #[error("other writers were always faster")]
     Outrun,

@@ -8,7 +8,7 @@ use bus::Generation;
 use tokio::time::{Instant, sleep};
 use tracing::debug;
 
-use crate::DEADLINE;
+use crate::TRIED;
 use crate::counts::Counters;
 use crate::failure::Failure;
 use crate::pull::{Lost, Pull, Word};
@@ -62,7 +62,7 @@ impl Follower {
             pull: None,
             drained: Instant::now(),
         };
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + TRIED;
         let begun = streams.link.persist(deadline, || follower.consumer());
         let (pull, seen) = begun.await?;
         if seen.generation != follower.generation {
@@ -109,7 +109,7 @@ impl Follower {
 
     async fn resume(&mut self) -> Result<(), End> {
         loop {
-            let deadline = Instant::now() + DEADLINE;
+            let deadline = Instant::now() + TRIED;
             let begun = self.streams.link.persist(deadline, || self.consumer());
             let (pull, seen) = match begun.await {
                 Ok(begun) => begun,

@@ -52,6 +52,7 @@ use tokio::time::timeout;
 use crate::appender::Appends;
 use crate::counts::Counters;
 use crate::ephemeral::News;
+use crate::failure::Failure;
 use crate::publish::Ids;
 use crate::streams::Streams;
 use crate::tables::{TableLog, Written};
@@ -60,8 +61,10 @@ pub use counts::Counts;
 pub use failure::ConnectError;
 pub use settings::{ClientCertificate, Login, Settings, Tls};
 
-/// Within this every operation ends, whatever happens.
-pub const DEADLINE: Duration = Duration::from_secs(5);
+/// Within this every operation ends, whatever happens; an append of much as long after the last that was stored.
+pub const DEADLINE: Duration = Duration::from_secs(6);
+/// For how long what may succeed later is tried, so that there is time left to say why it did not.
+const TRIED: Duration = Duration::from_secs(5);
 
 /// A [`Bus`] whose logs and tables are kept by NATS.
 ///
@@ -121,6 +124,12 @@ impl NatsBus {
     }
 }
 
+/// Ends an operation of several steps, each of which was tried for long, before its caller has waited too long.
+async fn within<T>(operation: impl Future<Output = Result<T, BusError>>) -> Result<T, BusError> {
+    let ended = timeout(DEADLINE, operation).await;
+    ended.unwrap_or_else(|_| Err(Failure::Silent.into()))
+}
+
 #[async_trait]
 impl Bus for NatsBus {
     async fn append(&self, at: &Partition, batch: Vec<Record>) -> Result<Offset, BusError> {
@@ -128,9 +137,8 @@ impl Bus for NatsBus {
         batch.iter().try_for_each(Record::check)?;
         match log {
             None => {
-                self.news
-                    .append(&self.streams.names.subject(at), batch)
-                    .await
+                let subject = self.streams.names.subject(at);
+                self.news.append(&subject, batch).await
             }
             Some(log) if batch.is_empty() => {
                 let tail = self.tail_of(log).await?;
@@ -144,11 +152,11 @@ impl Bus for NatsBus {
         match self.log(at)? {
             None => {
                 let subject = self.streams.names.subject(at);
-                self.news.read(&self.streams, subject).await
+                within(self.news.read(&self.streams, subject)).await
             }
             Some(log) => {
                 let counters = self.counters.clone();
-                reader::read(&self.streams, counters, &log.stream, start).await
+                within(reader::read(&self.streams, counters, &log.stream, start)).await
             }
         }
     }
@@ -164,7 +172,8 @@ impl Bus for NatsBus {
     }
 
     async fn get(&self, table: &Table, key: &Key) -> Result<Option<Entry>, BusError> {
-        Ok(self.table(table)?.get(&self.streams, key).await?)
+        let table = self.table(table)?;
+        within(async { Ok(table.get(&self.streams, key).await?) }).await
     }
 
     async fn put(
@@ -177,18 +186,20 @@ impl Bus for NatsBus {
         self.layout.table_of(table)?.check(expect)?;
         key.check(value.as_ref())?;
         let table = self.table(table)?;
-        let put = table.put(&self.streams, &self.ids, &key, value, expect);
-        match put.await? {
-            Written::At(revision) => Ok(revision),
-            Written::Conflict(current) => Err(BusError::Conflict { current }),
-        }
+        within(async {
+            let put = table.put(&self.streams, &self.ids, &key, value, expect);
+            match put.await? {
+                Written::At(revision) => Ok(revision),
+                Written::Conflict(current) => Err(BusError::Conflict { current }),
+            }
+        })
+        .await
     }
 
     async fn watch(&self, table: &Table) -> Result<Changes, BusError> {
         let kept = self.deletions_kept / 2;
-        let watch = self
-            .table(table)?
-            .watch(&self.streams, self.counters.clone(), kept);
-        Ok(watch.await?)
+        let table = self.table(table)?;
+        let counters = self.counters.clone();
+        within(async { Ok(table.watch(&self.streams, counters, kept).await?) }).await
     }
 }

@@ -11,7 +11,7 @@ use async_nats::{HeaderMap, header};
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::DEADLINE;
+use crate::TRIED;
 use crate::failure::Failure;
 use crate::streams::Streams;
 
@@ -76,7 +76,7 @@ impl Outgoing {
         stream: &Config,
         subject: &str,
     ) -> Result<u64, Failure> {
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + TRIED;
         let store = || async {
             let acknowledged = self.send(streams, subject).await?.await;
             let stored = acknowledged.map_err(Failure::from);

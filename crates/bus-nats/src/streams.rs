@@ -14,11 +14,11 @@ use tokio::time::Instant;
 use crate::failure::Failure;
 use crate::link::Link;
 use crate::names::Names;
-use crate::{DEADLINE, Settings};
+use crate::{Settings, TRIED};
 
-/// For how long a server knows what it has stored by the id of the message. Longer than [`DEADLINE`], within
+/// For how long a server knows what it has stored by the id of the message. Longer than [`TRIED`], within
 /// which one is sent again.
-const REPEATS_KNOWN: Duration = Duration::from_secs(2 * DEADLINE.as_secs());
+const REPEATS_KNOWN: Duration = Duration::from_secs(2 * TRIED.as_secs());
 
 /// All there is to ask of JetStream.
 #[derive(Clone, Debug)]
@@ -114,7 +114,7 @@ impl Streams {
 
     /// [`Self::ensure`], until it succeeds or the deadline passes.
     pub(crate) async fn look(&self, config: &Config) -> Result<Seen, Failure> {
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + TRIED;
         let found = self.link.persist(deadline, || self.ensure(config)).await?;
         Ok(Seen::from(&found))
     }

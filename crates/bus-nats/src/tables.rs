@@ -16,7 +16,7 @@ use futures::{StreamExt, stream};
 use tokio::time::Instant;
 use tracing::warn;
 
-use crate::DEADLINE;
+use crate::TRIED;
 use crate::counts::Counters;
 use crate::failure::Failure;
 use crate::follow::{End, Follower};
@@ -171,7 +171,7 @@ impl TableLog {
                 Err(error) => Err(Failure::from(error)),
             }
         };
-        match streams.link.persist(Instant::now() + DEADLINE, ask).await {
+        match streams.link.persist(Instant::now() + TRIED, ask).await {
             Err(failure) if failure.is_no_stream() => {
                 streams.look(&self.config).await?;
                 Ok(None)
