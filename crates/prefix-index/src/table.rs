@@ -17,6 +17,8 @@ const PLACE_BITS: u32 = 64 - TAG_BITS;
 /// The most blocks of a run: an offset takes 12 bits of a place.
 pub(crate) const OFFSET_BITS: u32 = 12;
 
+/// A part grows by so many lines at least, or doubles.
+const SMALL: usize = 16;
 /// Entries that are added at once.
 pub(crate) const AT_ONCE: usize = 16;
 
@@ -379,7 +381,7 @@ impl Part {
         Extent(self.extent.load(Ordering::Relaxed))
     }
 
-    /// Moves the entries and one more to a third more lines.
+    /// Moves the entries and one more to a third more lines, or to twice as many while there are few.
     #[cold]
     fn grow(&self, arena: &Arena, space: &mut Space, entry: u64) {
         let old = self.extent();
@@ -388,7 +390,7 @@ impl Part {
         begin_write(&self.version);
         let mut lines = old.lines();
         loop {
-            lines = rounded((lines + lines / 3 + 1).max(2));
+            lines = rounded((lines + (lines / 3).max(lines.min(SMALL)) + 1).max(2));
             let first = space.take(arena, lines);
             if move_all(from, entry, arena.own(first, lines)) {
                 if old.0 != 0 {
