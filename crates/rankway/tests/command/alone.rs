@@ -1,0 +1,189 @@
+//! Each service in a process of its own, over a real NATS server.
+
+use std::fs;
+use std::process::Stdio;
+
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
+use tokio::time::{sleep, timeout};
+
+use crate::conversation::Conversation;
+use crate::fleet::Engine;
+use crate::http_client::Client;
+use crate::process::{PATIENCE, POLL, Running, free_ports, run};
+
+/// NATS and the processes of one deployment.
+struct Deployment {
+    folder: TempDir,
+    engines: [Engine; 2],
+    _nats: Child,
+}
+
+/// A service that runs.
+struct Alone {
+    running: Running,
+    admin: String,
+}
+
+impl Deployment {
+    async fn start() -> Self {
+        let folder = TempDir::new().unwrap();
+        let port = free_ports(1);
+        let nats = Command::new("nats-server")
+            .args(["-a", "127.0.0.1", "-p", &port.to_string(), "-js", "-sd"])
+            .arg(folder.path().join("nats"))
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn();
+        let nats = nats.expect("install nats-server (Debian, Ubuntu: apt-get install nats-server)");
+        let listens = async {
+            while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
+                sleep(POLL).await;
+            }
+        };
+        timeout(PATIENCE, listens).await.unwrap();
+        let engines = [Engine::start().await, Engine::start().await];
+        let settings = format!(
+            "worker_urls = [\"{}\", \"{}\"]\n\
+             [bus]\nurl = \"nats://127.0.0.1:{port}\"\ntopic_bytes = 20000000\n\
+             [affinity]\nsecret = \"0123456789abcdef\"\n",
+            engines[0].url, engines[1].url
+        );
+        fs::write(folder.path().join("rankway.toml"), settings).unwrap();
+        Self {
+            folder,
+            engines,
+            _nats: nats,
+        }
+    }
+
+    /// Starts a service; each has a folder of its own, which it finds again.
+    async fn service(&self, service: &str, folder: &str, flags: &[&str]) -> Alone {
+        let path = |name: &str| self.folder.path().join(name).to_str().unwrap().to_owned();
+        let (config, data) = (path("rankway.toml"), path(folder));
+        let told = ["--config", &config, "--data-dir", &data];
+        let admin = ["--admin-listen", "127.0.0.1:0"];
+        let mut running = Running::start(&[&[service], &told[..], &admin, flags].concat());
+        let line = running.logs("serving instance=").await;
+        let (_, admin) = line.split_once(" admin=").unwrap();
+        Alone {
+            admin: admin.trim().to_owned(),
+            running,
+        }
+    }
+
+    /// A router that knows both engines, and where clients find it.
+    async fn router(&self, folder: &str) -> (Alone, String) {
+        let mut router = self
+            .service("router", folder, &["--listen", "127.0.0.1:0"])
+            .await;
+        let line = router.running.logs("serving clients api=").await;
+        let (_, api) = line.split_once(" api=").unwrap();
+        let api = api.trim().to_owned();
+        let knows_all = async {
+            let workers = format!("{}/api/v1/workers", router.admin);
+            loop {
+                let known = Client::new().get(&workers).await.json();
+                if known["workers"].as_array().unwrap().len() == self.engines.len() {
+                    return;
+                }
+                sleep(POLL).await;
+            }
+        };
+        let known = timeout(PATIENCE, knows_all).await;
+        known.unwrap_or_else(|_| panic!("{}", router.running.output()));
+        router.ready().await;
+        (router, api)
+    }
+}
+
+impl Alone {
+    async fn ready(&self) {
+        let url = format!("{}/readyz", self.admin);
+        let ready = async {
+            while Client::new().get(&url).await.status != 200 {
+                sleep(POLL).await;
+            }
+        };
+        let ready = timeout(PATIENCE, ready).await;
+        ready.unwrap_or_else(|_| panic!("not ready:\n{}", self.running.output()));
+    }
+}
+
+#[tokio::test]
+async fn conversations_keep_their_ranks_across_routers_while_services_die() {
+    let world = Deployment::start().await;
+    let ingest = world.service("ingest", "ingest", &[]).await;
+    let indexer = world.service("indexer", "indexer", &[]).await;
+    let affinity = world.service("affinity", "affinity", &[]).await;
+    let adapter = world.service("adapter", "adapter", &[]).await;
+    for service in [&ingest, &indexer, &affinity, &adapter] {
+        service.ready().await;
+    }
+    let routers = [
+        world.router("router-1").await,
+        world.router("router-2").await,
+    ];
+    let api = |turn: usize| routers[turn % 2].1.as_str();
+
+    let mut conversations: Vec<_> = (1..=4).map(Conversation::new).collect();
+    let mut targets = Vec::new();
+    for conversation in &mut conversations {
+        targets.push(conversation.turn(api(0)).await.target);
+    }
+    // Each turn at the other router, and always where the first one was.
+    let mut indexer = Some(indexer);
+    for turn in 1..7 {
+        match turn {
+            3 => indexer.take().unwrap().running.kill().await,
+            5 => indexer = Some(world.service("indexer", "indexer", &[]).await),
+            _ => {}
+        }
+        for (conversation, target) in conversations.iter_mut().zip(&targets) {
+            let served = conversation.turn(api(turn)).await;
+            assert_eq!(served.target, *target, "turn {turn}");
+            assert!(0 < served.cached, "turn {turn}: {served:?}");
+        }
+    }
+    indexer.unwrap().ready().await;
+
+    // Without the store no turn fails, and its successor knows the bindings.
+    affinity.running.kill().await;
+    for conversation in &mut conversations {
+        conversation.turn(api(0)).await;
+    }
+    world
+        .service("affinity", "affinity", &[])
+        .await
+        .ready()
+        .await;
+
+    let (code, _) = adapter.running.interrupt().await;
+    assert_eq!(code, Some(0));
+}
+
+#[tokio::test]
+async fn a_service_alone_is_told_what_it_needs() {
+    let bus = ("RANKWAY_BUS__URL", "nats://127.0.0.1:1");
+    let check = async |service: &str, variables: &[(&str, &str)], parts: &[&str]| {
+        let ended = run(&[service], variables).await;
+        assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+        for part in parts {
+            assert!(
+                ended.stderr.contains(part),
+                "{:?} lacks {part:?}",
+                ended.stderr
+            );
+        }
+    };
+    check("router", &[], &["bus.url", "rankway up"]).await;
+    check("affinity", &[bus], &["affinity.secret"]).await;
+    check("adapter", &[bus], &["--worker-urls"]).await;
+    let open = ("RANKWAY_GRPC__LISTEN", "10.0.0.1:7070");
+    check("indexer", &[bus, open], &["grpc.listen", "grpc.tls"]).await;
+    let shard = ("RANKWAY_INDEXER__SHARD", "2/2");
+    check("indexer", &[bus, shard], &["indexer.shard", "shard 2 of 2"]).await;
+    let elsewhere = ("RANKWAY_BUS__URL", "kafka:9092");
+    check("ingest", &[elsewhere], &["kafka:9092", "nats://host:port"]).await;
+}
