@@ -126,7 +126,8 @@ pub struct Size {
 }
 
 impl PrefixIndex {
-    /// An empty index. Of the blocks that nobody holds any more, it remembers about `departed_bound`.
+    /// An empty index. Of the blocks that nobody holds any more, it remembers about `departed_bound`, and up to a
+    /// quarter as many more where they were (see [`Self::reclaim`]).
     pub fn new(departed_bound: usize) -> Self {
         let forest = Forest::new(departed_bound);
         Self {

@@ -4,8 +4,9 @@
 //! claim to a prefix is the run of leading sequence hashes it holds. Blocks lie in *runs*, consecutive blocks of
 //! one chain, which are never split: a chain that parts from one hangs on it, and who holds how much of it, with
 //! or without holes, is a matter of its holders. So a lookup compares a few runs and not each block, and a
-//! chain that a second target stores costs a comparison. What engines call the blocks takes memory only where
-//! it is not their sequence hashes.
+//! chain that a second target stores costs a comparison. What is evicted stays where it was for a while, held
+//! by nobody, so that an eviction is a change of one holder and what comes back is joined. What engines call
+//! the blocks takes memory only where it is not their sequence hashes.
 //!
 //! The owner of a [`PrefixIndex`] writes; any number of [`Reader`]s look up at the same time, in the compact
 //! form of an [`Answer`] or with the targets' names as an [`Overlap`]:

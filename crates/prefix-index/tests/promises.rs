@@ -204,3 +204,49 @@ fn targets_that_name_blocks_in_their_own_way_keep_no_names_one_by_one() {
         assert_eq!(index.blocks(&target(rank)), Some(1));
     }
 }
+
+#[test]
+fn what_is_evicted_stays_where_it_was_within_a_bound_and_is_joined_when_it_comes_back() {
+    let mut index = PrefixIndex::new(1000);
+    let content = |number: u64| -> Vec<BlockHash> {
+        (1..=100)
+            .map(|it| BlockHash::new(1000 * number + it))
+            .collect()
+    };
+    let evict = |number: u64| {
+        let names = content(number).into_iter().rev();
+        KvOp::Removed {
+            group: 0,
+            engine_hashes: names.map(|it| EngineHash::Int(it.get())).collect(),
+            tier: Tier::Gpu,
+        }
+    };
+    for number in 0..100 {
+        // The first one comes back again and again.
+        for number in [0, number] {
+            let applied = index.apply(&target(0), &stored(&content(number))).unwrap();
+            assert_eq!((applied.stored, applied.duplicates), (100, 0));
+            let applied = index.apply(&target(0), &evict(number)).unwrap();
+            assert_eq!((applied.removed, applied.unknown), (100, 0));
+            assert!(index.memory().ghosts <= 250);
+        }
+        let size = index.size();
+        assert_eq!((size.blocks, size.namespaces), (0, 0));
+    }
+
+    assert_eq!(index.memory().ghosts, 200);
+    let remembered = |number| {
+        let hashes = sequence_hashes(&content(number));
+        let overlap = index.overlap(&namespace(), &hashes);
+        assert_eq!(overlap.groups, []);
+        overlap.stored
+    };
+    for number in [0, 99, 98, 97] {
+        assert_eq!(remembered(number), 100);
+    }
+    let forgotten = (1..100).filter(|it| remembered(*it) < 100).count();
+    assert!((70..99).contains(&forgotten), "{forgotten}");
+    assert!(7000 < index.forgotten());
+    index.reclaim(0);
+    assert_eq!((index.memory().ghosts, index.memory().names), (0, 0));
+}
