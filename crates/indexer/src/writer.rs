@@ -104,14 +104,8 @@ impl Writer {
             self.drop_rank(&target);
         }
         // A fence may have been saved after the ranks it ended had been loaded.
-        let fences: Vec<(WorkerId, Epoch)> = {
-            let index = self.answers.read();
-            let fences = index.fences();
-            fences
-                .map(|(worker, epoch)| (worker.clone(), epoch))
-                .collect()
-        };
-        for (worker, epoch) in fences {
+        let fences = fences(&self.answers.read());
+        for Fence { worker, epoch } in fences {
             self.drop_below(&worker, epoch);
         }
         let now = self.clock.now();
@@ -258,14 +252,9 @@ impl Writer {
 
     /// What a dump begins with.
     pub(crate) fn beginning(&self, cursors: LogCursors) -> Beginning {
-        let index = self.answers.read();
-        let fence = |(worker, epoch): (&WorkerId, Epoch)| Fence {
-            worker: worker.clone(),
-            epoch,
-        };
         Beginning {
             cursors,
-            fences: index.fences().map(fence).collect(),
+            fences: fences(&self.answers.read()),
             ranks: self.ranks.keys().cloned().collect(),
         }
     }
@@ -315,12 +304,7 @@ impl Writer {
             tracked.stored = false;
             tracked.ops.clear();
         }
-        let index = self.answers.read();
-        let fence = |(worker, epoch): (&WorkerId, Epoch)| Fence {
-            worker: worker.clone(),
-            epoch,
-        };
-        self.unsaved.fences = index.fences().map(fence).collect();
+        self.unsaved.fences = fences(&self.answers.read());
     }
 
     /// A rank that the store does not have yet.
@@ -430,6 +414,15 @@ impl Writer {
         self.resyncs.done(target);
         self.metrics.forget(target);
     }
+}
+
+/// The incarnations that are heard.
+fn fences(index: &PrefixIndex) -> Vec<Fence> {
+    let fence = |(worker, epoch): (&WorkerId, Epoch)| Fence {
+        worker: worker.clone(),
+        epoch,
+    };
+    index.fences().map(fence).collect()
 }
 
 impl Tracked {

@@ -6,14 +6,13 @@ mod world;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use bus_local::LocalBus;
 use contracts::topics::LAYOUT;
-use world::{NotingFeed, append, batch, start, stored, target, until};
+use world::{NotingFeed, append, batch, spawn_child, start, stored, target, until};
 
 const CHILD: &str = "the_child_that_is_killed";
 /// Blocks of a batch: so many that every few batches some rank's base is due.
@@ -44,13 +43,17 @@ async fn the_child_that_is_killed() {
     }
 }
 
+/// When a file was written last, in seconds and nanoseconds.
+type Written = (i64, i64);
+
 /// When each base was written, by its rank's number and its generation.
-fn bases(store: &Path) -> BTreeMap<(u64, u64), SystemTime> {
+fn bases(store: &Path) -> BTreeMap<(u64, u64), Written> {
     let files = fs::read_dir(store).into_iter().flatten().flatten();
     let base = |file: fs::DirEntry| {
         let name = file.file_name().into_string().unwrap();
         let (rank, generation) = name.strip_prefix("base-")?.split_once('-')?;
-        let written = file.metadata().ok()?.modified().ok()?;
+        let of = file.metadata().ok()?;
+        let written = (of.mtime(), of.mtime_nsec());
         Some(((rank.parse().ok()?, generation.parse().ok()?), written))
     };
     files.filter_map(base).collect()
@@ -61,14 +64,8 @@ async fn an_indexer_killed_while_it_writes_a_base_comes_back_equal_to_a_rebuild(
     let mut in_the_middle = 0;
     for kills in 1.. {
         let folder = tempfile::tempdir().unwrap();
-        fs::create_dir(folder.path().join("bus")).unwrap();
         let store = folder.path().join("index");
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", CHILD, "--test-threads=1"])
-            .current_dir(folder.path())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut child = spawn_child(CHILD, folder.path());
         let mut seen = 0;
         // The first one, or one that takes the place of another.
         until!("a base", {
@@ -95,7 +92,7 @@ async fn an_indexer_killed_while_it_writes_a_base_comes_back_equal_to_a_rebuild(
         // One that was not committed is taken away at the start, and perhaps written again; one that was is kept
         // until there is a newer one.
         let after = bases(&store);
-        let is_left_over = |((rank, generation), written): (&(u64, u64), &SystemTime)| {
+        let is_left_over = |((rank, generation), written): (&(u64, u64), &Written)| {
             let newest = after.range((*rank, 0)..=(*rank, u64::MAX)).next_back();
             match newest {
                 Some(((_, kept), at)) if kept == generation => at != written,

@@ -7,9 +7,9 @@ mod world;
 use std::time::Duration;
 
 use contracts::rpc::{LocateRequest, PrefixHashes};
-use domain::{BlockHash, DpRank, Epoch, KvOp, sequence_hashes};
+use domain::{DpRank, Epoch, KvOp};
 use tokio::time::{Instant, sleep};
-use world::{Running, World, batch, namespace, removed, stored, target, until};
+use world::{Running, World, batch, hashes, namespace, removed, stored, target, until};
 
 const PATH: &[u64] = &[1, 2, 3];
 /// Longer than any test takes.
@@ -17,12 +17,11 @@ const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(150);
 
 async fn locate(running: &Running, path: &[u64], epoch: u64, deadline: Duration) -> Vec<u32> {
-    let blocks: Vec<BlockHash> = path.iter().copied().map(BlockHash::new).collect();
     let request = LocateRequest {
         namespace: namespace(),
         worker: "w".parse().unwrap(),
         epoch: Epoch::new(epoch),
-        hashes: PrefixHashes::end(&sequence_hashes(&blocks)),
+        hashes: PrefixHashes::end(&hashes(path)),
         deadline,
     };
     let ranks = running.index.locate(request).await.unwrap();

@@ -10,7 +10,6 @@ mod world;
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use bus_local::LocalBus;
 use contracts::topics::LAYOUT;
 use domain::{KvBatch, Target};
 use tokio::time::Instant;
-use world::{NotingFeed, append, batch, contents, rebuilt, start, stored, until};
+use world::{NotingFeed, append, batch, contents, rebuilt, spawn_child, start, stored, until};
 
 const CHILD: &str = "the_child_that_is_killed";
 const WORKERS: u64 = 7;
@@ -89,13 +88,7 @@ fn resident_mib() -> u64 {
 #[tokio::test]
 async fn a_killed_indexer_that_holds_much_soon_answers_as_it_did() {
     let folder = tempfile::tempdir().unwrap();
-    fs::create_dir(folder.path().join("bus")).unwrap();
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", CHILD, "--test-threads=1"])
-        .current_dir(folder.path())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut child = spawn_child(CHILD, folder.path());
     while !folder.path().join("progress").exists() {
         assert!(child.try_wait().unwrap().is_none(), "the child has ended");
         tokio::time::sleep(Duration::from_millis(20)).await;

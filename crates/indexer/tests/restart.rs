@@ -6,14 +6,16 @@ mod world;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bus_local::LocalBus;
 use contracts::topics::LAYOUT;
 use domain::{KvBatch, TargetState};
-use world::{NotingFeed, World, append, batch, contents, history, rebuilt, stored, target, until};
+use world::{
+    NotingFeed, World, append, batch, contents, history, rebuilt, spawn_child, stored, target,
+    until,
+};
 
 fn applied(running: &world::Running) -> f64 {
     running.metric("rankway_index_batches_total", Some("applied"))
@@ -363,13 +365,7 @@ async fn the_child_that_is_killed() {
 async fn a_killed_indexer_comes_back_equal_to_a_rebuild() {
     for wait_ms in [30, 400, 1100] {
         let folder = tempfile::tempdir().unwrap();
-        fs::create_dir(folder.path().join("bus")).unwrap();
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", CHILD, "--test-threads=1"])
-            .current_dir(folder.path())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut child = spawn_child(CHILD, folder.path());
         let progress = folder.path().join("progress");
         until!("telling", progress.exists());
         tokio::time::sleep(Duration::from_millis(wait_ms)).await;

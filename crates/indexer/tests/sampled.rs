@@ -8,13 +8,8 @@ use std::cell::Cell;
 use std::num::NonZeroU32;
 
 use contracts::rpc::{OverlapAnswer, OverlapRequest, PrefixHashes, overlap_by_sample};
-use domain::{BlockHash, EngineHash, KvOp, SequenceHash, Tier, sequence_hashes};
-use world::{Running, World, batch, namespace, removed, stored, target, until};
-
-fn hashes(path: &[u64]) -> Vec<SequenceHash> {
-    let blocks: Vec<BlockHash> = path.iter().copied().map(BlockHash::new).collect();
-    sequence_hashes(&blocks)
-}
+use domain::{EngineHash, KvOp, Tier};
+use world::{Running, World, batch, hashes, namespace, removed, stored, target, until};
 
 fn request(path: &[u64], record: bool) -> OverlapRequest {
     OverlapRequest {

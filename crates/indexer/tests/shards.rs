@@ -14,14 +14,15 @@ use contracts::rpc::{
     PrefixHashes, Shard, Shards, TargetDigest,
 };
 use contracts::topics::KV_EVENTS;
-use domain::{BlockHash, DpRank, KvBatch, SequenceHash, Target, TargetState, sequence_hashes};
+use domain::{DpRank, KvBatch, Target, TargetState};
 use futures::StreamExt;
 use indexer::{Config, Indexer};
-use service_kit::{CancellationToken, Clock, Context, Health};
+use service_kit::CancellationToken;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use world::{
-    Running, World, batch, contents, history, namespace, rebuilt, start_with, stored, target, until,
+    Running, World, batch, contents, context, hashes, history, namespace, rebuilt, start_with,
+    stored, target, until,
 };
 
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -67,11 +68,6 @@ async fn start_shard(world: &World, name: &str, shard: &str) -> Running {
     let running = start_with(config, world.bus.clone(), world.feed.clone(), Vec::new());
     running.ready().await;
     running
-}
-
-fn hashes(path: &[u64]) -> Vec<SequenceHash> {
-    let blocks: Vec<BlockHash> = path.iter().copied().map(BlockHash::new).collect();
-    sequence_hashes(&blocks)
 }
 
 fn request(path: &[u64]) -> OverlapRequest {
@@ -208,11 +204,7 @@ async fn shards_fit_into_one_process() {
     for batch in &told {
         world.append(batch.clone()).await;
     }
-    let context = Context {
-        registry: prometheus::Registry::new(),
-        health: Health::default(),
-        clock: Clock::system(),
-    };
+    let context = context();
     let shutdown = CancellationToken::new();
     let mut tasks = JoinSet::new();
     let shards = ["0/2", "1/2"].map(|shard| {

@@ -6,7 +6,9 @@
     clippy::allow_attributes_without_reason
 )]
 
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -18,8 +20,9 @@ use contracts::topics::{FLEET, INCARNATIONS, LAYOUT, kv_events_of};
 use contracts::{Encoding, FleetEntry};
 use domain::{
     BlockHash, BlockSize, Capability, DpRank, EngineHash, EngineKind, Epoch, EventSeq, HeaderSpace,
-    Incarnation, KvBatch, KvEndpoints, KvOp, Namespace, RankControl, ResetReason, StoredBlock,
-    StoredBlocks, Target, TargetState, Tier, Timestamp, Worker, WorkerId, sequence_hashes,
+    Incarnation, KvBatch, KvEndpoints, KvOp, Namespace, RankControl, ResetReason, SequenceHash,
+    StoredBlock, StoredBlocks, Target, TargetState, Tier, Timestamp, Worker, WorkerId,
+    sequence_hashes,
 };
 use indexer::{Config, Indexer};
 use prefix_index::PrefixIndex;
@@ -162,11 +165,7 @@ pub(crate) fn start_with(
     feed: Arc<dyn Feed>,
     siblings: Vec<Arc<dyn Index>>,
 ) -> Running {
-    let context = Context {
-        registry: prometheus::Registry::new(),
-        health: Health::default(),
-        clock: Clock::system(),
-    };
+    let context = context();
     let (health, registry) = (context.health.clone(), context.registry.clone());
     let indexer = Indexer::new(config, bus, feed, context).unwrap();
     let indexer = indexer.with_siblings(siblings);
@@ -181,6 +180,26 @@ pub(crate) fn start_with(
         shutdown,
         task,
     }
+}
+
+pub(crate) fn context() -> Context {
+    Context {
+        registry: prometheus::Registry::new(),
+        health: Health::default(),
+        clock: Clock::system(),
+    }
+}
+
+/// Runs `test` of the same binary in a process of its own, in `folder` with a folder for a bus, by which it knows that it
+/// is meant.
+pub(crate) fn spawn_child(test: &str, folder: &Path) -> Child {
+    fs::create_dir(folder.join("bus")).unwrap();
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--test-threads=1"])
+        .current_dir(folder)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
 }
 
 impl Running {
@@ -218,10 +237,9 @@ impl Running {
         path: &[u64],
         record: bool,
     ) -> Result<OverlapAnswer, CallError> {
-        let blocks: Vec<BlockHash> = path.iter().copied().map(BlockHash::new).collect();
         let request = OverlapRequest {
             namespace: namespace(),
-            hashes: PrefixHashes::Dense(sequence_hashes(&blocks)),
+            hashes: PrefixHashes::Dense(hashes(path)),
             record,
         };
         self.index.overlap(request).await
@@ -256,6 +274,11 @@ pub(crate) fn namespace() -> Namespace {
     }
 }
 
+pub(crate) fn hashes(path: &[u64]) -> Vec<SequenceHash> {
+    let blocks: Vec<BlockHash> = path.iter().copied().map(BlockHash::new).collect();
+    sequence_hashes(&blocks)
+}
+
 pub(crate) fn batch(target: &Target, seq: u64, ops: Vec<KvOp>) -> KvBatch {
     KvBatch {
         target: target.clone(),
@@ -269,8 +292,7 @@ pub(crate) fn batch(target: &Target, seq: u64, ops: Vec<KvOp>) -> KvBatch {
 
 /// Stores the blocks of `path`; the engine's name of a block is that of its path.
 pub(crate) fn stored(path: &[u64], from: usize) -> KvOp {
-    let blocks: Vec<BlockHash> = path.iter().copied().map(BlockHash::new).collect();
-    let names = sequence_hashes(&blocks);
+    let names = hashes(path);
     let name = |at: usize| EngineHash::Int(names[at].get());
     KvOp::Stored(StoredBlocks {
         group: 0,
@@ -278,7 +300,7 @@ pub(crate) fn stored(path: &[u64], from: usize) -> KvOp {
         blocks: (from..path.len())
             .map(|at| StoredBlock {
                 engine_hash: name(at),
-                block_hash: blocks[at],
+                block_hash: BlockHash::new(path[at]),
             })
             .collect(),
         tier: Tier::Gpu,
@@ -289,8 +311,7 @@ pub(crate) fn stored(path: &[u64], from: usize) -> KvOp {
 
 /// Removes the last block of `path`.
 pub(crate) fn removed(path: &[u64]) -> KvOp {
-    let blocks: Vec<BlockHash> = path.iter().copied().map(BlockHash::new).collect();
-    let name = sequence_hashes(&blocks).last().unwrap().get();
+    let name = hashes(path).last().unwrap().get();
     KvOp::Removed {
         group: 0,
         engine_hashes: vec![EngineHash::Int(name)],
