@@ -69,11 +69,7 @@ impl Router {
         };
         let candidates = sources.candidates();
         let overlap = index.map(|views| overlap(views, &candidates));
-        let missing = match index {
-            None => Some(Degraded::NoIndex),
-            Some(_) if candidates.iter().any(|it| !it.index_known) => Some(Degraded::PartialIndex),
-            Some(_) => None,
-        };
+        let missing = missing(index, &candidates);
         let snapshot = Snapshot {
             candidates: pinned(candidates, request)?,
             turn: self.turns.get(&request.model).copied().unwrap_or(0),
@@ -239,6 +235,15 @@ impl Router {
         let candidates = decision.snapshot.candidates.iter();
         let mut ranks = candidates.filter(|it| it.target.worker == *decision.place.worker());
         ranks.all(|it| it.foreign == Tokens::ZERO && self.reservations.count(&it.target) == 0)
+    }
+}
+
+/// What of the index is missing.
+fn missing(index: Option<&[OverlapView]>, candidates: &[Candidate]) -> Option<Degraded> {
+    match index {
+        None => Some(Degraded::NoIndex),
+        Some(_) if candidates.iter().any(|it| !it.index_known) => Some(Degraded::PartialIndex),
+        Some(_) => None,
     }
 }
 
