@@ -215,10 +215,7 @@ impl Metrics {
                 "Requests by what told their conversation; those that nothing told are placed anew each time",
                 &["source"],
             )?,
-            drain_followed_seconds: seconds(
-                "rankway_drain_followed_seconds",
-                "Time from an operator's drain to this router's going by it",
-            )?,
+            drain_followed_seconds: drain_followed(registry)?,
             untold: counter(
                 "rankway_affinity_untold_total",
                 "Notes that the affinity store did not take",
@@ -241,6 +238,12 @@ impl Metrics {
             ends: EndMetrics::new(registry)?,
         })
     }
+}
+
+fn drain_followed(registry: &Registry) -> Result<Histogram, prometheus::Error> {
+    let name = "rankway_drain_followed_seconds";
+    let help = "Time from an operator's drain to this router's going by it";
+    seconds(registry, name, help)
 }
 
 fn registered<C: Collector + Clone + 'static>(

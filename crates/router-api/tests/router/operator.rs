@@ -138,17 +138,12 @@ async fn exported_bindings_are_imported_by_another_deployment() {
     assert_eq!(refused.error(), "bindings[0]: owner \"nobody\" is unknown");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_drained_worker_takes_no_new_conversation_at_any_router_until_it_is_undrained() {
-    let (mut engines, mut world) = world().await;
-    let (peer, _peer_end) = world.another("router-2").await;
+/// Two conversations that are bound at w1.
+async fn two_at_w1(world: &World, engines: &mut [Engine]) -> [String; 2] {
     let mut at_w1 = Vec::new();
     for number in 0.. {
         let id = format!("c{number}");
-        if turn(&world.client, &mut engines, &id)
-            .await
-            .starts_with("w1/")
-        {
+        if turn(&world.client, engines, &id).await.starts_with("w1/") {
             at_w1.push(id);
         }
         if at_w1.len() == 2 {
@@ -156,31 +151,31 @@ async fn a_drained_worker_takes_no_new_conversation_at_any_router_until_it_is_un
         }
     }
     world.until_nothing_is_left().await;
+    at_w1.try_into().unwrap()
+}
+
+/// Whether a router shows w1 in this state.
+async fn w1_is(client: &Client, state: &str) -> bool {
+    let workers = client.get("/workers").await.json();
+    workers["workers"][0]["state"] == state
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drained_worker_takes_no_new_conversation_at_any_router_until_it_is_undrained() {
+    let (mut engines, mut world) = world().await;
+    let (peer, _peer_end) = world.another("router-2").await;
+    let [kept, _] = two_at_w1(&world, &mut engines).await;
 
     let drained = post(&world, "workers/w1/drain", json!({})).await.json();
     let drain = &drained["worker"]["drains"][0];
+    assert_eq!(drain["dp_rank"], json!(null));
     assert_eq!(
-        (
-            &drained["worker"]["state"],
-            &drain["dp_rank"],
-            &drain["moves"],
-            &drain["actor"]
-        ),
-        (
-            &json!("draining"),
-            &json!(null),
-            &json!(false),
-            &json!("operator")
-        )
+        (&drain["moves"], &drain["actor"]),
+        (&json!(false), &json!("operator"))
     );
-    let is = async |client: &Client, state: &str| {
-        let workers = client.get("/workers").await.json();
-        workers["workers"][0]["state"] == state
-    };
-    let is_draining = async |client: &Client| is(client, "draining").await;
     // The router that was asked goes by it once it answers. The others hear of it from the bus, not from a poll.
-    assert!(is_draining(&world.client).await);
-    world.until(async || is_draining(&peer).await).await;
+    assert!(w1_is(&world.client, "draining").await);
+    world.until(async || w1_is(&peer, "draining").await).await;
     assert!(0.0 < world.gauge("rankway_drain_followed_seconds"));
     for number in 0..8 {
         let id = format!("new{number}");
@@ -192,28 +187,26 @@ async fn a_drained_worker_takes_no_new_conversation_at_any_router_until_it_is_un
         assert!(turn(client, &mut engines, &id).await.starts_with("w2/"));
     }
     // Those it had stay.
-    assert!(
-        turn(&peer, &mut engines, &at_w1[0])
-            .await
-            .starts_with("w1/")
-    );
-    // Told so, they go elsewhere at their next turn, once.
-    let told = post(&world, "workers/w1/drain?move=true", json!({}))
-        .await
-        .json();
-    let leaving = &told["worker"]["drains"][0];
-    assert_eq!(
-        (
-            &told["worker"]["state"],
-            &leaving["moves"],
-            &leaving["since_seconds"]
-        ),
-        (&json!("leaving"), &json!(true), &drain["since_seconds"])
-    );
-    world.until(async || is(&peer, "leaving").await).await;
-    let moved_to = turn(&peer, &mut engines, &at_w1[0]).await;
+    assert!(turn(&peer, &mut engines, &kept).await.starts_with("w1/"));
+    post(&world, "workers/w1/undrain", json!({})).await;
+    world.until(async || w1_is(&peer, "ready").await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn conversations_leave_a_drained_worker_at_their_next_turn_where_they_are_to_move() {
+    let (mut engines, mut world) = world().await;
+    let (peer, _peer_end) = world.another("router-2").await;
+    let [moved, idle] = two_at_w1(&world, &mut engines).await;
+    let drained = post(&world, "workers/w1/drain", json!({})).await.json();
+    let told = post(&world, "workers/w1/drain?move=true", json!({})).await;
+    let told = told.json();
+    let of = |answer: &Value, field: &str| answer["worker"]["drains"][0][field].clone();
+    assert_eq!(of(&told, "moves"), json!(true));
+    assert_eq!(of(&told, "since_seconds"), of(&drained, "since_seconds"));
+    world.until(async || w1_is(&peer, "leaving").await).await;
+    let moved_to = turn(&peer, &mut engines, &moved).await;
     assert!(moved_to.starts_with("w2/"));
-    let binding = world.admin(&format!("bindings/{}", at_w1[0])).await;
+    let binding = world.admin(&format!("bindings/{moved}")).await;
     assert_eq!(
         (&binding["reason"], &binding["actor"]),
         (&json!("drained"), &json!("router-2"))
@@ -221,21 +214,14 @@ async fn a_drained_worker_takes_no_new_conversation_at_any_router_until_it_is_un
 
     // A router that starts later goes by it too.
     let (late, _late_end) = world.another("router-3").await;
-    assert!(is(&late, "leaving").await);
+    assert!(w1_is(&late, "leaving").await);
     post(&world, "workers/w1/undrain", json!({})).await;
-    world.until(async || is(&late, "ready").await).await;
-    world.until(async || is(&peer, "ready").await).await;
-    assert_eq!(
-        turn(&late, &mut engines, &at_w1[0]).await,
-        moved_to,
-        "nothing flaps back"
-    );
-    assert!(
-        turn(&late, &mut engines, &at_w1[1])
-            .await
-            .starts_with("w1/"),
-        "it never left"
-    );
+    world.until(async || w1_is(&late, "ready").await).await;
+    world.until(async || w1_is(&peer, "ready").await).await;
+    let stays = turn(&late, &mut engines, &moved).await;
+    assert_eq!(stays, moved_to, "nothing flaps back");
+    let idle = turn(&late, &mut engines, &idle).await;
+    assert!(idle.starts_with("w1/"), "it never left");
 }
 
 #[tokio::test(flavor = "multi_thread")]
