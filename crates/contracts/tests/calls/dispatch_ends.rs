@@ -122,6 +122,12 @@ fn endless() -> (Arc<AtomicUsize>, Stub) {
     (taken, stub)
 }
 
+/// An answer that has begun.
+async fn begin(dispatch: &RemoteDispatch) -> (HttpHead, CallStream) {
+    let called = timeout(PATIENCE, dispatch.call(head(), Bytes::new())).await;
+    called.unwrap().unwrap()
+}
+
 /// What it comes to once it does not grow any more.
 async fn settled(count: &AtomicUsize) -> usize {
     let mut last = count.load(Ordering::Relaxed);
@@ -143,7 +149,7 @@ async fn readers_that_stop_hold_back_their_own_answers_and_no_others() {
     let mut stopped = Vec::new();
     // Far more than a connection's window would hold if it were not that of all its streams.
     for _ in 0..64 {
-        let (_, answer) = dispatch.call(head(), Bytes::new()).await.unwrap();
+        let (_, answer) = begin(&dispatch).await;
         stopped.push(answer);
     }
     let held = settled(&taken).await;
@@ -151,7 +157,7 @@ async fn readers_that_stop_hold_back_their_own_answers_and_no_others() {
     let most = 64 * (4 * limits::STREAM_WINDOW as usize / limits::CHUNK);
     assert!(held <= most, "{held} chunks are held, more than {most}");
 
-    let (_, mut answer) = dispatch.call(head(), Bytes::new()).await.unwrap();
+    let (_, mut answer) = begin(&dispatch).await;
     for _ in 0..100 {
         let step = timeout(PATIENCE, answer.next()).await.unwrap();
         assert!(matches!(step, Some(Ok(Down::Chunk(_)))), "{step:?}");
