@@ -13,7 +13,7 @@ fn told(engine: &Engine, source: &str) -> String {
     )
 }
 
-fn trtllm<'a>(conversations: &'a str) -> [&'a str; 4] {
+fn trtllm(conversations: &str) -> [&str; 4] {
     let kept = "--conversation-affinity";
     ["--engine", "tensorrt-llm", kept, conversations]
 }
