@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::report::Report;
 use crate::world::Interrupted;
-use crate::{agent_script, replicas};
+use crate::{agent_script, lineage, million_bindings, owners, racing_turns, replicas};
 
 /// What was to hold did not, or could not be measured.
 const FAILED: u8 = 1;
@@ -47,6 +47,12 @@ enum Bus {
 enum Scenario {
     AgentScript(agent_script::Options),
     Replicas(replicas::Options),
+    RacingTurns(racing_turns::Options),
+    MillionBindings(million_bindings::Options),
+    Owners(owners::Options),
+    Lineage(lineage::Options),
+    #[command(hide = true)]
+    KeepBindings(million_bindings::KeeperOptions),
 }
 
 impl Scenario {
@@ -54,6 +60,11 @@ impl Scenario {
         match self {
             Self::AgentScript(options) => agent_script::run(options).await,
             Self::Replicas(options) => replicas::run(options).await,
+            Self::RacingTurns(options) => racing_turns::run(options).await,
+            Self::MillionBindings(options) => million_bindings::run(options).await,
+            Self::Owners(options) => owners::run(options).await,
+            Self::Lineage(options) => lineage::run(options).await,
+            Self::KeepBindings(options) => match million_bindings::keep(options).await? {},
         }
     }
 }

@@ -1,8 +1,14 @@
 //! Scenarios: promises of the whole system, measured against real services and fake engines over real sockets.
 
 mod agent_script;
+mod agents;
+mod bindings;
 mod cli;
 mod client;
+mod lineage;
+mod million_bindings;
+mod owners;
+mod racing_turns;
 mod replicas;
 mod report;
 mod world;

@@ -1,7 +1,6 @@
 //! Turns of agents behind several router replicas in turn: how much of what could come from the caches does, with
 //! bindings and index shared, and with tables of each replica's own.
 
-mod drive;
 mod figures;
 
 use std::sync::Arc;
@@ -14,6 +13,7 @@ use fleet_sim::{AgentX, Conversation};
 use serde::Serialize;
 
 use self::figures::{GOAL, PUBLISHED_PRIVATE, Row, working_set};
+use crate::agents::{self, Known};
 use crate::report::Report;
 use crate::world::{Plan, Tables};
 
@@ -124,7 +124,7 @@ async fn one(
         Tables::Private => "2/2 private tables",
     };
     let measured = plan.run(async |world| {
-        let sent = drive::run(world, what, conversations).await?;
+        let sent = agents::run(world, what, Known::ById, conversations).await?;
         Ok((sent, world.served().await?, world.noticed().await?))
     });
     let (sent, served, noticed) = measured.await?;

@@ -1,9 +1,11 @@
 //! The world of a scenario: fake engines over real sockets, and the services before them, in this process.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use bus::Bus;
 use domain::WorkerId;
 use engine_sim::EngineSim;
 use rankway::suite::{Suite, SuiteConfig};
@@ -179,6 +181,11 @@ impl World {
     pub(crate) fn routers(&self) -> Vec<SocketAddr> {
         let routers = self.suites.iter().flat_map(|it| &it.routers);
         routers.map(|it| it.address()).collect()
+    }
+
+    /// The bus of the first replica, which is that of all where tables are shared.
+    pub(crate) fn bus(&self) -> Arc<dyn Bus> {
+        self.suites[0].bus()
     }
 
     /// What all router replicas have counted under a metric's name, over all its labels.

@@ -98,6 +98,11 @@ impl Suite {
         })
     }
 
+    /// The bus between the services.
+    pub fn bus(&self) -> Arc<dyn Bus> {
+        self.bus.clone()
+    }
+
     /// Waits until every component is ready; after `patience`, an error that names those that are not.
     pub async fn ready(&self, patience: Duration) -> anyhow::Result<()> {
         let deadline = Instant::now() + patience;

@@ -7,7 +7,7 @@ use domain::{BlockSize, HashSeed, SequenceHash, block_hashes, sequence_hashes};
 use fleet_sim::Conversation;
 use serde::Serialize;
 
-use super::drive::Sent;
+use crate::agents::Sent;
 use crate::world::{Noticed, Served, Tables};
 
 /// The share of the ceiling that replicas with shared tables are held to.
@@ -150,7 +150,10 @@ mod tests {
 
     #[test]
     fn the_working_set_is_a_mean_prompt_for_each_live_conversation() {
-        let conversations = [conversation(&[0..8, 0..13]), conversation(&[0..6])];
+        let conversations = [
+            conversation(&[0..8, 0..13]),
+            conversation(std::slice::from_ref(&(0..6))),
+        ];
 
         assert_eq!(working_set(2, &conversations), 2 * 9);
         assert_eq!(working_set(2, &[]), 0);

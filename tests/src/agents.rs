@@ -1,4 +1,4 @@
-//! Sends the conversations, each at its own pace, every request to the next router.
+//! Sends the conversations of agents, each at its own pace and every request to the next router.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +14,21 @@ use tokio::time::Instant;
 use crate::client::{Ask, Client};
 use crate::world::{MODEL, World};
 
+/// By what conversations are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    ById,
+    /// By their prompts: no id is sent.
+    ByLineage,
+}
+
 /// A turn that was sent.
-pub(super) struct Sent {
-    pub(super) conversation: usize,
-    pub(super) turn: usize,
-    pub(super) at: Instant,
+pub(crate) struct Sent {
+    pub(crate) conversation: usize,
+    pub(crate) turn: usize,
+    pub(crate) at: Instant,
     /// From sending to the first byte; none where it failed.
-    pub(super) ttft: Option<Duration>,
+    pub(crate) ttft: Option<Duration>,
 }
 
 #[derive(Serialize)]
@@ -39,9 +47,10 @@ struct StreamOptions {
 }
 
 /// Runs all conversations to their end, or their first error. `what` names the run to whoever waits.
-pub(super) async fn run(
+pub(crate) async fn run(
     world: &World,
     what: &str,
+    known: Known,
     conversations: &Arc<[Conversation]>,
 ) -> anyhow::Result<Vec<Sent>> {
     let client = Arc::new(Client::of(world.routers()));
@@ -50,7 +59,7 @@ pub(super) async fn run(
     let mut running = JoinSet::new();
     for number in 0..conversations.len() {
         let (client, all) = (client.clone(), conversations.clone());
-        running.spawn(converse(client, all, number, sender.clone()));
+        running.spawn(converse(client, all, number, known, sender.clone()));
     }
     drop(sender);
     let total = conversations.iter().map(|it| it.turns.len()).sum();
@@ -76,6 +85,7 @@ async fn converse(
     client: Arc<Client>,
     conversations: Arc<[Conversation]>,
     conversation: usize,
+    known: Known,
     sent: mpsc::UnboundedSender<Sent>,
 ) {
     let Conversation { id, start, turns } = &conversations[conversation];
@@ -98,7 +108,7 @@ async fn converse(
         let at = Instant::now();
         let answer = client.ask(Ask {
             path: "/v1/completions",
-            conversation: Some(id),
+            conversation: (known == Known::ById).then_some(id),
             request_id: &request_id,
             body: body.expect("numbers and texts have a JSON form").into(),
         });
