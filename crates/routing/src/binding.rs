@@ -14,6 +14,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) binding: Option<&'a Binding>,
     /// Who decides the ranks of the bound worker.
     pub(crate) owner: Owner,
+    /// Whether the bound worker heeds the ranks it is asked for.
+    pub(crate) trusted: bool,
     pub(crate) snapshot: &'a Snapshot,
     /// What the policy would choose.
     pub(crate) choice: Option<&'a Choice>,
@@ -33,8 +35,9 @@ pub(crate) fn plan(asked: &Asked<'_>) -> Plan {
     if candidate.is_some_and(|it| it.barred == Some(Barred::Tried)) {
         return Plan::Rebind(MoveReason::Failed);
     }
-    // Of a rank that is not known nothing can be said.
-    let known = candidate.filter(|_| bound.knows_rank());
+    // Of a rank that is not known nothing can be said. Where ranks are ignored each turn leaves its prefix at another:
+    // to go after it would change the binding after every turn, in vain.
+    let known = candidate.filter(|_| bound.knows_rank() && asked.trusted);
     let overlap = known.and_then(|it| overlap(snapshot, it, asked.isl));
     let liveness = liveness(snapshot, &bound.target);
     let prices = candidate.and_then(|it| prices(asked, it));

@@ -87,6 +87,7 @@ impl Router {
             patience: self.config.patience,
             binding,
             owner: bound_by,
+            trusted: binding.is_none_or(|it| self.trusts(&it.target, request.endpoint, now)),
             snapshot: &snapshot,
             choice: choice.as_ref().ok(),
             isl: request.isl,

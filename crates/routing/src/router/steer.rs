@@ -37,6 +37,12 @@ impl Router {
         }
     }
 
+    /// Whether a turn that is sent to `target` runs there, as far as has been seen.
+    pub(super) fn trusts(&self, target: &Target, endpoint: Endpoint, now: Timestamp) -> bool {
+        let Target { worker, epoch, .. } = target;
+        !self.truth.is_untrusted(worker, *epoch, endpoint, now)
+    }
+
     /// What the place itself lacks.
     pub(super) fn degraded(
         &self,
@@ -53,8 +59,8 @@ impl Router {
         if verdict.wanted.is_some() && owner == Owner::Router {
             degraded.push(Degraded::RankNotControlled);
         }
-        if let Place::Target(Target { worker, epoch, .. }) = &verdict.place
-            && self.truth.is_untrusted(worker, *epoch, endpoint, now)
+        if let Place::Target(target) = &verdict.place
+            && !self.trusts(target, endpoint, now)
         {
             degraded.push(Degraded::RankUntrusted);
         }
