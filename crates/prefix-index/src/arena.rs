@@ -142,6 +142,8 @@ pub(crate) struct Space {
 
 /// Extents of up to so many lines are never merged: short runs and lists take them, and soon give them back.
 const SMALL: usize = 4;
+/// Extents of so many lines go where they fit best.
+const LARGE: usize = 16;
 /// Larger ones are merged, where nothing fits and they are more than one in so many of the lines in use.
 const IDLE_PART: usize = 64;
 
@@ -216,6 +218,12 @@ impl Space {
             self.in_whole -= mergeable(size);
             return at;
         }
+        if LARGE <= size {
+            self.merge_idle();
+            if let Some(at) = self.fitting(size as u32) {
+                return at;
+            }
+        }
         while self.open.len() < size {
             self.open_more(arena, size as u32);
         }
@@ -228,9 +236,7 @@ impl Space {
     /// Opens the largest free extent, or a new segment where none has `size` lines.
     fn open_more(&mut self, arena: &Arena, size: u32) {
         self.keep(self.open.start, self.open.len() as u32);
-        if self.used < IDLE_PART * self.in_whole {
-            self.merge_all();
-        }
+        self.merge_idle();
         if let Some((length, at)) = self.largest(size) {
             self.open = at..at + length;
             return;
@@ -240,6 +246,15 @@ impl Space {
         let first = self.lines.max(1);
         self.lines += SEGMENT_LINES;
         self.open = first as u32..self.lines as u32;
+    }
+
+    /// Takes `size` lines off the smallest free extent that has them.
+    fn fitting(&mut self, size: u32) -> Option<u32> {
+        let (length, at) = self.by_length.range((size, 0)..).next().copied()?;
+        self.by_length.remove(&(length, at));
+        self.free.remove(&at);
+        self.keep(at + size, length - size);
+        Some(at)
     }
 
     /// Takes the largest free extent out, if it has `size` lines.
@@ -261,8 +276,11 @@ impl Space {
         self.whole[class].push(at);
     }
 
-    /// Lets the larger extents grow together with their neighbours.
-    fn merge_all(&mut self) {
+    /// Lets the larger extents grow together with their neighbours, where they are many.
+    fn merge_idle(&mut self) {
+        if IDLE_PART * self.in_whole <= self.used {
+            return;
+        }
         for class in class_of(SMALL) + 1..CLASSES {
             let size = lines_in(class);
             for at in std::mem::take(&mut self.whole[class]) {
