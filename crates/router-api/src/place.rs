@@ -35,7 +35,8 @@ impl Placing<'_> {
         if let Some(key) = &self.intake.conversation {
             self.bind(key, &request, &mut turn).await;
         }
-        self.replica.remember_place(self.intake, self.blocks, &turn.decision);
+        self.replica
+            .remember_place(self.intake, self.blocks, &turn.decision);
         self.record(&turn.decision);
         Ok(turn)
     }
