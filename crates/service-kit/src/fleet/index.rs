@@ -15,10 +15,8 @@ use domain::{DpRank, ServiceInstance, ServiceKind, Share};
 use super::{Again, Fleet};
 
 const NAME: &str = "indexer";
-/// How long a replica has before the next one is asked: two fit into the 50 ms that a decision waits.
+/// How long a replica has before the next one is asked: two fit into [`Shards::DEADLINE`].
 const REPLICA: Duration = Duration::from_millis(20);
-/// After how long a shard is gone on without.
-const SHARD: Duration = Duration::from_millis(45);
 
 /// All shards that are there. The replicas of a shard are asked in the same order by all routers, so that each knows
 /// what requests have carried before.
@@ -54,7 +52,7 @@ impl FleetIndex {
             (last, _) => {
                 let all = shards.into_iter().chain(last);
                 let all = all.map(|it| -> Arc<dyn Index> { Arc::new(it) });
-                Arc::new(Shards::new(all.collect(), SHARD))
+                Arc::new(Shards::new(all.collect(), Shards::DEADLINE))
             }
         }
     }
