@@ -8,7 +8,7 @@ use domain::Endpoint;
 use engine_sim::{Conversations, Dialect, Misbehaviour};
 use serde::Serialize;
 
-use self::figures::{Case, Owned, Row};
+use self::figures::{Case, Owned, Row, Said};
 use crate::bindings::Watch;
 use crate::report::Report;
 use crate::world::{Plan, Tables};
@@ -109,11 +109,16 @@ async fn one(case: Case, options: &Options) -> anyhow::Result<Row> {
     let measured = plan.run(async |world| {
         let watch = Watch::begin(&world.bus()).await?;
         let what = format!("{} by {}", case.name, case.engine.name());
-        let sent = drive::run(world, &what, options).await?;
-        Ok((sent, watch.end().await?, world.served().await?))
+        let sent = drive::run(world, &what, options, case.owned.pause()).await?;
+        let said = Said {
+            moved: world.counted("rankway_rebinds_total").await?,
+            excursions: world.counted("rankway_excursions_total").await?,
+        };
+        let seen = (watch.end().await?, world.served().await?);
+        Ok((sent, seen, said))
     });
-    let (sent, history, served) = measured.await?;
-    Ok(Row::new(&case, &sent, &history, &served))
+    let (sent, (history, served), said) = measured.await?;
+    Ok(Row::new(&case, &sent, &history, &served, said))
 }
 
 fn report(rows: Vec<Row>) -> anyhow::Result<Report> {

@@ -1,6 +1,7 @@
 //! Sends conversations of a few turns, each prompt with all that came before.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use fleet_sim::Random;
@@ -20,7 +21,7 @@ const GROWTH: usize = 64;
 /// Tokens of each answer: with them a turn has a block that no other has.
 const OSL: u32 = 20;
 /// Conversations that go on at one time.
-const CONCURRENT: usize = 16;
+const CONCURRENT: usize = 32;
 
 /// A conversation that was sent.
 pub(super) struct Sent {
@@ -32,8 +33,13 @@ pub(super) struct Sent {
     pub(super) failed: bool,
 }
 
-/// Runs all to their end, or their first error.
-pub(super) async fn run(world: &World, what: &str, options: &Options) -> anyhow::Result<Vec<Sent>> {
+/// Runs all to their end, or their first error; `pause` lies between an answer and the next turn.
+pub(super) async fn run(
+    world: &World,
+    what: &str,
+    options: &Options,
+    pause: Duration,
+) -> anyhow::Result<Vec<Sent>> {
     let client = Arc::new(Client::of(world.routers()));
     let lanes = Arc::new(Semaphore::new(CONCURRENT));
     let mut line = ProgressLine::since(Instant::now());
@@ -44,7 +50,7 @@ pub(super) async fn run(world: &World, what: &str, options: &Options) -> anyhow:
         let random = Random::new(options.seed << 32 | u64::from(number));
         let (client, turns) = (client.clone(), options.turns);
         running.spawn(async move {
-            let sent = converse(&client, number, turns, random).await;
+            let sent = converse(&client, number, turns, pause, random).await;
             drop(lane);
             sent
         });
@@ -64,7 +70,13 @@ pub(super) async fn run(world: &World, what: &str, options: &Options) -> anyhow:
     Ok(sent)
 }
 
-async fn converse(client: &Client, number: u32, turns: u32, mut random: Random) -> Sent {
+async fn converse(
+    client: &Client,
+    number: u32,
+    turns: u32,
+    pause: Duration,
+    mut random: Random,
+) -> Sent {
     let mut sent = Sent {
         conversation: format!("owned-{number}"),
         first_token: None,
@@ -73,6 +85,9 @@ async fn converse(client: &Client, number: u32, turns: u32, mut random: Random) 
     };
     let mut prompt: Vec<u64> = Vec::new();
     for turn in 0..turns {
+        if turn > 0 {
+            tokio::time::sleep(pause).await;
+        }
         let added = if turn == 0 { FIRST } else { GROWTH };
         prompt.extend((0..added).map(|_| random.next_u64() % 32_000));
         let body = json!({

@@ -17,6 +17,9 @@ const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
 const KEPT: f64 = 0.999;
 /// How often a conversation may change its target where its rank is ignored.
 const CHANGES: u64 = 1;
+/// Between the turns of a conversation whose rank is ignored: as long as a client takes for the next one. What shows
+/// that a rank was ignored, the announcement of a block, is waited for meanwhile.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Who owns the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +28,25 @@ pub(super) enum Owned {
     ByRouter,
     /// By the router, and the engine ignores what it is asked for.
     InVain,
+}
+
+impl Owned {
+    /// Between an answer and the next turn.
+    pub(super) const fn pause(self) -> Duration {
+        match self {
+            Self::ByEngine | Self::ByRouter => Duration::ZERO,
+            Self::InVain => PAUSE,
+        }
+    }
+}
+
+/// What routers say to have done out of the ordinary.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(super) struct Said {
+    /// Conversations bound elsewhere.
+    pub(super) moved: f64,
+    /// Turns sent elsewhere for once, or because the store of bindings was late.
+    pub(super) excursions: f64,
 }
 
 /// One engine and what it does with ranks.
@@ -73,6 +95,8 @@ pub(super) struct Row {
     pub(super) kept_share: f64,
     /// The most targets that a conversation's binding had after its first.
     pub(super) most_changes: u64,
+    #[serde(flatten)]
+    pub(super) said: Said,
 }
 
 /// A turn, by what the engine that ran it says.
@@ -88,6 +112,7 @@ impl Row {
         sent: &[Sent],
         history: &History,
         served: &[Vec<Served>],
+        said: Said,
     ) -> Self {
         let turns = turns(served);
         let histories = history.by_conversation();
@@ -122,6 +147,7 @@ impl Row {
             confirmed_ms_max: quantile(&confirmed, 1.0),
             never_confirmed: (answered - confirmed.len()) as u64,
             kept_share: kept_share(&turns),
+            said,
             most_changes: sent
                 .iter()
                 .map(|it| changes(steps(&it.conversation)))
@@ -243,6 +269,7 @@ mod tests {
             never_confirmed: 0,
             kept_share: 1.0,
             most_changes: 0,
+            said: Said::default(),
         }
     }
 
