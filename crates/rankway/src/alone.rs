@@ -18,7 +18,7 @@ use service_kit::{
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use crate::cli::UpArgs;
+use crate::cli::{IndexerArgs, ServiceArgs};
 use crate::failure::Failure;
 use crate::index_api;
 use crate::settings::Settings;
@@ -26,12 +26,18 @@ use crate::settings::Settings;
 /// How long an indexer waits for the fleet, to see whom it may begin with.
 const FLEET_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Runs the command.
-pub(crate) fn run(kind: ServiceKind, args: UpArgs) -> Result<(), Failure> {
-    let settings = match kind {
-        ServiceKind::WorkerAdapter => Settings::load(&args.settings)?,
-        _ => Settings::read(&args.settings)?,
-    };
+/// Runs the command of any service.
+pub(crate) fn run(kind: ServiceKind, args: &ServiceArgs) -> Result<(), Failure> {
+    start(kind, Settings::read(&args.settings, args.own())?)
+}
+
+/// Runs that of an indexer.
+pub(crate) fn indexer(args: &IndexerArgs) -> Result<(), Failure> {
+    let settings = Settings::read(&args.service.settings, args.own())?;
+    start(ServiceKind::Indexer, settings)
+}
+
+fn start(kind: ServiceKind, settings: Settings) -> Result<(), Failure> {
     check(kind, &settings)?;
     service_kit::init_logging("info").map_err(Failure::wrong_use)?;
     crate::runtime()?.block_on(serve(kind, settings))?;
@@ -40,9 +46,12 @@ pub(crate) fn run(kind: ServiceKind, args: UpArgs) -> Result<(), Failure> {
 
 fn check(kind: ServiceKind, settings: &Settings) -> Result<(), Failure> {
     if settings.bus.is_local() {
-        let why = "bus.url = \"local\" is a bus for one process: set bus.url (RANKWAY_BUS__URL) to nats://host:port, \
-                   or serve all with `rankway up`";
+        let why = "a service of its own needs a bus that others reach: give --bus-url nats://host:port (bus.url), or \
+                   serve all in one process with `rankway up`";
         return Err(Failure::wrong_use(why));
+    }
+    if kind == ServiceKind::WorkerAdapter {
+        settings.names_engines()?;
     }
     if kind == ServiceKind::AffinityStore && settings.affinity.secret.is_none() {
         let why = "set affinity.secret (RANKWAY_AFFINITY__SECRET), equal for all affinity stores: it names the bindings";
@@ -73,6 +82,7 @@ async fn serve(kind: ServiceKind, settings: Settings) -> anyhow::Result<()> {
     };
     let folder = settings.data_dir.join("bus");
     let bus = OpenBus::open(&settings.bus, &folder, instance.as_str()).await?;
+    bus.register(&context.registry)?;
     let alone = Alone {
         given: Given {
             data_dir: settings.data_dir.clone(),
@@ -96,8 +106,11 @@ async fn serve(kind: ServiceKind, settings: Settings) -> anyhow::Result<()> {
     let routes = service_kit::protect(routes, alone.settings.admin.token.clone());
     let address = admin.local_addr().context("read the admin address")?;
     // It answers to the very end: probes shall read that the process is draining.
-    let admin = service_kit::serve(admin, routes, alone.late.clone());
-    alone.process.spawn("admin", admin);
+    let late = alone.late.clone();
+    alone.process.spawn("admin", async move {
+        service_kit::serve(admin, routes, late).await;
+        Ok(())
+    });
     info!(instance = %alone.instance, admin = %format!("http://{address}"), "serving");
     let ended = alone
         .process

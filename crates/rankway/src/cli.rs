@@ -2,6 +2,7 @@
 
 mod fake_engine;
 mod operate;
+mod service;
 mod values;
 
 use std::net::SocketAddr;
@@ -20,8 +21,9 @@ pub(crate) use self::operate::{
     BindingsArgs, BindingsCommand, DrainArgs, ExportArgs, FilterArgs, LookArgs, LookCommand,
     MoveArgs,
 };
+pub(crate) use self::service::{IndexerArgs, ServiceArgs};
 pub(crate) use self::values::distinct;
-use self::values::{address, admin_url, decision_id, number, rank_source, whole};
+use self::values::{address, admin_url, bus_url, decision_id, number, rank_source, whole};
 use crate::failure::Failure;
 use crate::{alone, config, demo, explain, index, replay, up};
 
@@ -58,15 +60,15 @@ enum Command {
     /// Serve: all five services in one process over a durable embedded bus
     Up(UpArgs),
     /// Serve one of the five alone: turn engines' events into the log
-    Ingest(UpArgs),
+    Ingest(ServiceArgs),
     /// Serve one of the five alone: keep which rank holds which prefix
-    Indexer(UpArgs),
+    Indexer(IndexerArgs),
     /// Serve one of the five alone: own the conversations' bindings
-    Affinity(UpArgs),
+    Affinity(ServiceArgs),
     /// Serve one of the five alone: decide, and serve clients
-    Router(UpArgs),
+    Router(ServiceArgs),
     /// Serve one of the five alone: speak to engines
-    Adapter(UpArgs),
+    Adapter(ServiceArgs),
     /// Serve as a fake vLLM, SGLang or TensorRT-LLM with several attention-DP ranks and KV events
     FakeEngine(FakeEngineArgs),
     /// Replay a trace in Mooncake format through routing policies, in simulated time
@@ -85,7 +87,7 @@ enum Command {
     Move(MoveArgs),
     /// Drain a worker or one of its ranks: no new conversations, and with --move those it has go elsewhere
     Drain(DrainArgs),
-    /// Check or show the settings that `up` would use
+    /// Check or show the settings that `up`, or a service alone, would use
     Config(ConfigArgs),
 }
 
@@ -177,6 +179,10 @@ pub(crate) struct SettingsArgs {
         value_parser = rank_source
     )]
     pub(crate) dyn_rank_source: Option<Owner>,
+    /// Bus between the services: nats://host:port (several servers with commas between them) for
+    /// services that are processes of their own; local, in the data folder, for `rankway up` [default: local]
+    #[arg(long, value_name = "URL", env = "RANKWAY_BUS_URL", hide_env_values = true, value_parser = bus_url)]
+    pub(crate) bus_url: Option<String>,
     /// Folder for the log, the index and the bindings [default: rankway-data]
     #[arg(long, value_name = "FOLDER", env = "RANKWAY_DATA_DIR")]
     pub(crate) data_dir: Option<PathBuf>,
@@ -346,12 +352,12 @@ pub(crate) enum ConfigCommand {
     /// Say whether the settings can be used
     Check {
         #[command(flatten)]
-        settings: SettingsArgs,
+        args: IndexerArgs,
     },
-    /// Print the settings as `up` would use them
+    /// Print the settings as they would be used
     Show {
         #[command(flatten)]
-        settings: SettingsArgs,
+        args: IndexerArgs,
         /// Print JSON instead of TOML
         #[arg(long)]
         json: bool,
@@ -364,11 +370,11 @@ impl Cli {
         match self.command {
             Command::Demo(args) => demo::run(args),
             Command::Up(args) => up::run(args),
-            Command::Ingest(args) => alone::run(ServiceKind::EventIngest, args),
-            Command::Indexer(args) => alone::run(ServiceKind::Indexer, args),
-            Command::Affinity(args) => alone::run(ServiceKind::AffinityStore, args),
-            Command::Router(args) => alone::run(ServiceKind::Router, args),
-            Command::Adapter(args) => alone::run(ServiceKind::WorkerAdapter, args),
+            Command::Ingest(args) => alone::run(ServiceKind::EventIngest, &args),
+            Command::Indexer(args) => alone::indexer(&args),
+            Command::Affinity(args) => alone::run(ServiceKind::AffinityStore, &args),
+            Command::Router(args) => alone::run(ServiceKind::Router, &args),
+            Command::Adapter(args) => alone::run(ServiceKind::WorkerAdapter, &args),
             Command::FakeEngine(args) => crate::fake_engine::run(args),
             Command::Replay(args) => replay::run(args),
             Command::Explain(args) => explain::run(args),

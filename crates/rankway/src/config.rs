@@ -10,12 +10,13 @@ use crate::settings::Settings;
 /// Runs the command.
 pub(crate) fn run(args: ConfigArgs) -> Result<(), Failure> {
     match args.command {
-        ConfigCommand::Check { settings } => {
-            Settings::load(&settings)?;
+        ConfigCommand::Check { args } => {
+            Settings::load(&args.service.settings, args.own())?;
             print_line("the settings are good")?;
         }
-        ConfigCommand::Show { settings, json } => {
-            let settings = Settings::read(&settings)?.without_secrets();
+        ConfigCommand::Show { args, json } => {
+            let settings = Settings::read(&args.service.settings, args.own())?;
+            let settings = settings.without_secrets();
             if json {
                 print_json(&settings)?;
             } else {

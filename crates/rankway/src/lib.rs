@@ -1,6 +1,5 @@
 //! What the command `rankway` and the scenarios both run: the services in one process, and live progress.
 
-mod bus_metrics;
 pub mod compose;
 pub mod progress;
 pub mod suite;

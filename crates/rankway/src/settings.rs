@@ -114,9 +114,22 @@ impl Default for Admin {
     }
 }
 
+/// What flags say of a service that is a process of its own.
+#[derive(Default)]
+pub(crate) struct Own {
+    /// Its name.
+    pub(crate) instance: Option<InstanceId>,
+    /// Where it takes calls.
+    pub(crate) grpc_listen: Option<SocketAddr>,
+    /// What an indexer follows.
+    pub(crate) shard: Option<Shard>,
+}
+
 /// What flags say, in the shape of the settings.
 #[derive(Serialize)]
 struct Flags<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instance: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     data_dir: Option<&'a PathBuf>,
     #[serde(skip_serializing_if = "<[EngineUrl]>::is_empty")]
@@ -125,6 +138,9 @@ struct Flags<'a> {
     engine_wait_seconds: Option<u64>,
     router: RouterFlags,
     admin: AdminFlags<'a>,
+    bus: BusFlags<'a>,
+    grpc: GrpcFlags,
+    indexer: IndexerFlags,
 }
 
 #[derive(Serialize)]
@@ -145,6 +161,53 @@ struct AdminFlags<'a> {
     token: Option<&'a str>,
 }
 
+#[derive(Serialize)]
+struct BusFlags<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    url: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct GrpcFlags {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    listen: Option<SocketAddr>,
+}
+
+#[derive(Serialize)]
+struct IndexerFlags {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shard: Option<String>,
+}
+
+impl<'a> Flags<'a> {
+    fn of(args: &'a SettingsArgs, own: &'a Own) -> Self {
+        Self {
+            instance: own.instance.as_ref().map(InstanceId::as_str),
+            data_dir: args.data_dir.as_ref(),
+            worker_urls: &args.worker_urls,
+            engine_wait_seconds: args.engine_wait_seconds,
+            router: RouterFlags {
+                listen: args.listen,
+                policy: args.policy.map(Policy::name),
+                rank_source: args.rank_source.or(args.dyn_rank_source).map(Owner::name),
+            },
+            admin: AdminFlags {
+                listen: args.admin_listen,
+                token: args.admin_token.as_deref(),
+            },
+            bus: BusFlags {
+                url: args.bus_url.as_deref(),
+            },
+            grpc: GrpcFlags {
+                listen: own.grpc_listen,
+            },
+            indexer: IndexerFlags {
+                shard: own.shard.map(|it| it.to_string()),
+            },
+        }
+    }
+}
+
 /// The variables, without their prefix, that stand for flags of any command: they are read with the flags.
 fn flag_variables(command: &clap::Command) -> Vec<String> {
     let own = command.get_arguments().filter_map(|it| {
@@ -162,39 +225,42 @@ const SAME_VARIABLES: &[(&str, &str)] = &[
     ("RANKWAY_LISTEN", "RANKWAY_ROUTER__LISTEN"),
     ("RANKWAY_ADMIN_LISTEN", "RANKWAY_ADMIN__LISTEN"),
     ("RANKWAY_ADMIN_TOKEN", "RANKWAY_ADMIN__TOKEN"),
+    ("RANKWAY_BUS_URL", "RANKWAY_BUS__URL"),
+    ("RANKWAY_GRPC_LISTEN", "RANKWAY_GRPC__LISTEN"),
+    ("RANKWAY_SHARD", "RANKWAY_INDEXER__SHARD"),
 ];
 /// Streams that go on for longer when the process is told to end are broken off: a day.
 const LONGEST_DRAIN_SECONDS: u64 = 86_400;
 /// Settings whose variables are text even where they read as numbers.
-const TEXTS: &[&str] = &["admin.token", "affinity.secret", "router.default_tenant"];
+const TEXTS: &[&str] = &[
+    "admin.token",
+    "affinity.secret",
+    "router.default_tenant",
+    "bus.user",
+    "bus.password",
+    "bus.token",
+];
 
 impl Settings {
     /// Reads and checks the settings, all that it takes to serve.
-    pub(crate) fn load(args: &SettingsArgs) -> Result<Self, Failure> {
-        let settings = Self::read(args)?;
-        if settings.workers.is_empty() && settings.worker_urls.is_empty() {
-            let why = "no engine to route to: give --worker-urls http://host:port, or [[workers]] in the settings file";
-            return Err(Failure::wrong_use(why));
-        }
+    pub(crate) fn load(args: &SettingsArgs, own: Own) -> Result<Self, Failure> {
+        let settings = Self::read(args, own)?;
+        settings.names_engines()?;
         Ok(settings)
     }
 
+    /// Refuses settings that name no engine.
+    pub(crate) fn names_engines(&self) -> Result<(), Failure> {
+        if self.workers.is_empty() && self.worker_urls.is_empty() {
+            let why = "no engine to route to: give --worker-urls http://host:port, or [[workers]] in the settings file";
+            return Err(Failure::wrong_use(why));
+        }
+        Ok(())
+    }
+
     /// Reads and checks the settings, which may name no engine yet.
-    pub(crate) fn read(args: &SettingsArgs) -> Result<Self, Failure> {
-        let flags = Flags {
-            data_dir: args.data_dir.as_ref(),
-            worker_urls: &args.worker_urls,
-            engine_wait_seconds: args.engine_wait_seconds,
-            router: RouterFlags {
-                listen: args.listen,
-                policy: args.policy.map(Policy::name),
-                rank_source: args.rank_source.or(args.dyn_rank_source).map(Owner::name),
-            },
-            admin: AdminFlags {
-                listen: args.admin_listen,
-                token: args.admin_token.as_deref(),
-            },
-        };
+    pub(crate) fn read(args: &SettingsArgs, own: Own) -> Result<Self, Failure> {
+        let flags = Flags::of(args, &own);
         let of_flags = flag_variables(&Cli::command());
         let of_flags: Vec<&str> = of_flags.iter().map(String::as_str).collect();
         let variables = Variables {

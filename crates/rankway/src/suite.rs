@@ -1,20 +1,17 @@
 //! All five services in one process, over the durable embedded bus and in-process calls.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use bus::Bus;
-use bus_local::{LocalBus, OpenError};
 use contracts::rpc::{Index, Shard};
-use contracts::topics;
 use domain::InstanceId;
 use router_api::RouterApi;
-use service_kit::{CancellationToken, Clock, Context, Health, Process};
+use service_kit::{BusSettings, CancellationToken, Clock, Context, Health, OpenBus, Process};
 use tokio::time::Instant;
 
-use crate::bus_metrics;
 use crate::compose::{self, Given, Peers};
 
 /// How often readiness is looked at while waiting for it.
@@ -40,7 +37,7 @@ pub struct Suite {
     pub index: Arc<dyn Index>,
     /// The metrics, health and clock of all.
     pub context: Context,
-    bus: Arc<LocalBus>,
+    bus: OpenBus,
 }
 
 impl Suite {
@@ -51,13 +48,13 @@ impl Suite {
             health: Health::default(),
             clock: Clock::system(),
         };
-        let local = open_bus(&config.data_dir.join("bus")).await?;
-        bus_metrics::register(&context.registry, local.clone())?;
-        let bus: Arc<dyn Bus> = local.clone();
+        let folder = config.data_dir.join("bus");
+        let bus = OpenBus::open(&BusSettings::default(), &folder, "rankway").await?;
+        bus.register(&context.registry)?;
 
         let given = Given {
             data_dir: config.data_dir.clone(),
-            bus,
+            bus: bus.bus(),
             context: context.clone(),
         };
         let ingest = compose::ingest(&given)?;
@@ -94,13 +91,13 @@ impl Suite {
             routers: handles,
             index,
             context,
-            bus: local,
+            bus,
         })
     }
 
     /// The bus between the services.
     pub fn bus(&self) -> Arc<dyn Bus> {
-        self.bus.clone()
+        self.bus.bus()
     }
 
     /// Waits until every component is ready; after `patience`, an error that names those that are not.
@@ -125,24 +122,6 @@ impl Suite {
     /// Flushes and releases the data folder, once the services have ended.
     pub async fn close(self) {
         self.bus.close().await;
-    }
-}
-
-/// How long the data folder may stay taken, as by a killed process that has not quite gone.
-const FOLDER_PATIENCE: Duration = Duration::from_secs(1);
-/// How often it is tried meanwhile.
-const FOLDER_RETRY: Duration = Duration::from_millis(50);
-
-async fn open_bus(folder: &Path) -> anyhow::Result<Arc<LocalBus>> {
-    let deadline = Instant::now() + FOLDER_PATIENCE;
-    loop {
-        match LocalBus::open(folder, &topics::LAYOUT).await {
-            Ok(bus) => return Ok(Arc::new(bus)),
-            Err(OpenError::InUse { .. }) if Instant::now() < deadline => {
-                tokio::time::sleep(FOLDER_RETRY).await;
-            }
-            Err(error) => return Err(error).context("open the embedded bus (see --data-dir)"),
-        }
     }
 }
 

@@ -15,19 +15,20 @@ use worker_adapter::WorkerConfig;
 use crate::cli::UpArgs;
 use crate::failure::Failure;
 use crate::index_api;
-use crate::settings::Settings;
+use crate::settings::{Own, Settings};
 
 /// How often an engine that does not answer is asked again.
 const ENGINE_POLL: Duration = Duration::from_millis(500);
 
 /// Runs the command.
 pub(crate) fn run(args: UpArgs) -> Result<(), Failure> {
-    let settings = Settings::load(&args.settings)?;
+    let settings = Settings::read(&args.settings, Own::default())?;
     if !settings.bus.is_local() {
-        let why =
-            "bus.url: `rankway up` has its own bus; over another one run each service by its name";
+        let why = "`rankway up` has a bus of its own: leave bus.url (--bus-url) out, or run each service by its name \
+                   over that one: rankway ingest, indexer, affinity, adapter and router, each with the same --bus-url";
         return Err(Failure::wrong_use(why));
     }
+    settings.names_engines()?;
     service_kit::init_logging("info").map_err(Failure::wrong_use)?;
     crate::runtime()?.block_on(serve(settings))?;
     Ok(())
@@ -78,10 +79,11 @@ fn serve_admin(
         .merge(suite.routers[0].admin_routes())
         .merge(index_api::routes(suite.index.clone()));
     let routes = service_kit::protect(routes, settings.admin.token.clone());
-    process.spawn(
-        "admin",
-        service_kit::serve(listener, routes, process.shutdown()),
-    );
+    let shutdown = process.shutdown();
+    process.spawn("admin", async move {
+        service_kit::serve(listener, routes, shutdown).await;
+        Ok(())
+    });
     Ok(address)
 }
 

@@ -15,7 +15,6 @@ mod infer;
 mod intake;
 mod leases;
 mod ledger;
-mod listener;
 mod metrics;
 mod mind;
 mod mismatch;

@@ -5,76 +5,31 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bus::{Bus, BusError, Expect, Key};
-use bytes::Bytes;
-use contracts::{Encoding, FleetEntry, topics};
-use domain::{Distrust, Endpoint, ServiceInstance, ServiceKind, Share, WorkerId};
+use bus::Bus;
+use domain::{Distrust, Endpoint, ServiceKind, Share, WorkerId};
 use routing::Finding;
-use service_kit::Component;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use service_kit::{CancellationToken, Component, Presence};
+use tokio::time::{MissedTickBehavior, interval};
 use tracing::warn;
 
 use crate::replica::Replica;
 
-/// How soon what is found is told.
+/// How soon what is found shows.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How often the entry is renewed although nothing has changed.
-const RENEW_EVERY: Duration = Duration::from_secs(5);
-/// How long the entry holds.
-const LEASE: Duration = Duration::from_secs(15);
 /// Findings named in `/readyz`; metrics have all of them.
 const MAX_NAMED: usize = 100;
 
-/// Keeps the entry, for ever. What changes is told at once.
-pub(crate) async fn announce(replica: Arc<Replica>, bus: Arc<dyn Bus>) {
-    let mut ticks = interval(LOOK_EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut told: Option<(Vec<Distrust>, Instant)> = None;
-    let mut failing = false;
-    loop {
-        ticks.tick().await;
-        let distrust = replica.mind.lock().truth().distrust();
-        let holds =
-            |told: &(Vec<Distrust>, Instant)| told.0 == distrust && told.1.elapsed() < RENEW_EVERY;
-        if told.as_ref().is_some_and(holds) {
-            continue;
-        }
-        match put(&replica, bus.as_ref(), distrust.clone()).await {
-            Ok(()) => {
-                told = Some((distrust, Instant::now()));
-                failing = false;
-            }
-            Err(error) => {
-                if !std::mem::replace(&mut failing, true) {
-                    warn!(%error, "peers are not told of this router");
-                }
-            }
-        }
-    }
-}
-
-async fn put(replica: &Replica, bus: &dyn Bus, distrust: Vec<Distrust>) -> Result<(), BusError> {
-    let entry = FleetEntry::Service(ServiceInstance {
+/// Keeps this router's entry until `end`, and then takes it away. It answers no calls of other services.
+pub(crate) async fn announce(replica: Arc<Replica>, bus: Arc<dyn Bus>, end: CancellationToken) {
+    let presence = Presence {
         id: replica.instance.clone(),
         kind: ServiceKind::Router,
         address: String::new(),
         share: Share::Whole,
-        ready: replica.context.health.missing().is_empty(),
-        distrust,
-        lease_until: replica.clock.now() + LEASE,
-    });
-    write(replica, bus, Some(entry.to_bytes())).await
-}
-
-/// Takes the entry away.
-pub(crate) async fn withdraw(replica: &Replica, bus: &dyn Bus) -> Result<(), BusError> {
-    write(replica, bus, None).await
-}
-
-async fn write(replica: &Replica, bus: &dyn Bus, entry: Option<Bytes>) -> Result<(), BusError> {
-    let key = Key(Bytes::copy_from_slice(replica.instance.as_str().as_bytes()));
-    let table = &topics::FLEET.table;
-    bus.put(table, key, entry, Expect::Any).await.map(|_| ())
+    };
+    let distrust = || replica.mind.lock().truth().distrust();
+    let context = replica.context.clone();
+    presence.keep(bus, context, distrust, end).await;
 }
 
 /// Shows what is found, for ever.

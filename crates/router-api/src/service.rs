@@ -22,7 +22,6 @@ use crate::config::Config;
 use crate::evidence::{self, Evidence, Watch};
 use crate::leases::{Lanes, Leases, Store};
 use crate::ledger::Ledger;
-use crate::listener::{self, HEAD_PATIENCE};
 use crate::metrics::Metrics;
 use crate::mind::{Ids, Mind};
 use crate::mismatch::MismatchWatch;
@@ -165,10 +164,15 @@ impl RouterApi {
         let closing = CancellationToken::new();
         let mut notes = JoinSet::new();
         notes.spawn(lanes.serve(store.clone(), closing.clone()));
+        notes.spawn(presence::announce(
+            replica.clone(),
+            bus.clone(),
+            closing.clone(),
+        ));
         let mut tasks = background(&replica, &bus, store, watches);
         info!(%local_addr, policy = replica.config.policy.name(), "listening");
         let routes = public::routes(replica.clone());
-        let server = listener::serve(listener, routes, HEAD_PATIENCE, shutdown.clone());
+        let server = service_kit::serve(listener, routes, shutdown.clone());
         let drained = async {
             shutdown.cancelled().await;
             tokio::time::sleep(Duration::from_secs(replica.config.drain_seconds)).await;
@@ -186,8 +190,9 @@ impl RouterApi {
         closing.cancel();
         let last = async {
             follow::publish_once(&replica, bus.as_ref()).await?;
-            presence::withdraw(&replica, bus.as_ref()).await?;
-            notes.join_next().await.transpose()?;
+            while let Some(ended) = notes.join_next().await {
+                ended?;
+            }
             anyhow::Ok(())
         };
         match timeout(LAST_WORDS, last).await {
@@ -226,7 +231,6 @@ fn background(
     tasks.spawn(follow::follow_peers(replica.clone(), bus.clone()));
     tasks.spawn(follow::publish(replica.clone(), bus.clone()));
     tasks.spawn(evidence::serve(replica.clone(), watches));
-    tasks.spawn(presence::announce(replica.clone(), bus.clone()));
     tasks.spawn(presence::show(replica.clone(), component.clone()));
     tasks.spawn(emptied::watch(replica.clone()));
     tasks.spawn(follow::expire(replica.clone(), component, read));

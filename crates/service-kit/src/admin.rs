@@ -1,11 +1,10 @@
-//! The admin listener that every process has: health, readiness, metrics.
+//! The admin API that every process has: health, readiness, metrics.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
@@ -15,7 +14,6 @@ use axum::routing::get;
 use prometheus::{Encoder as _, TextEncoder};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use crate::Context;
 
@@ -87,18 +85,6 @@ pub fn protect(routes: Router, token: Option<String>) -> Router {
 /// Compares in a time that does not depend on where two texts of one length differ.
 fn same(left: &[u8], right: &[u8]) -> bool {
     left.len() == right.len() && left.iter().zip(right).fold(0, |all, (l, r)| all | (l ^ r)) == 0
-}
-
-/// Serves `routes` until told to stop.
-pub async fn serve(
-    listener: TcpListener,
-    routes: Router,
-    shutdown: CancellationToken,
-) -> anyhow::Result<()> {
-    axum::serve(listener, routes)
-        .with_graceful_shutdown(async move { shutdown.cancelled().await })
-        .await
-        .context("serve the admin API")
 }
 
 async fn readyz(State(context): State<Context>) -> Response {

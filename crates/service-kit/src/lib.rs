@@ -1,23 +1,26 @@
 //! How a process lives: its clock, health, settings, telemetry, tasks, listeners, bus, place in the fleet and end.
 
 mod admin;
+mod bus_metrics;
 mod clock;
 mod error_chain;
 mod fleet;
 mod grpc;
 mod health;
+mod listener;
 mod open_bus;
 mod presence;
 mod process;
 pub mod settings;
 mod telemetry;
 
-pub use admin::{ListenError, admin_routes, listen, protect, serve};
+pub use admin::{ListenError, admin_routes, listen, protect};
 pub use clock::Clock;
 pub use error_chain::error_chain;
 pub use fleet::{Fleet, in_turn};
 pub use grpc::{GrpcListener, GrpcSettings, GrpcTls, InvalidGrpc};
 pub use health::{Component, Health};
+pub use listener::serve;
 pub use open_bus::{BusSettings, InvalidBus, NatsTls, OpenBus};
 pub use presence::Presence;
 pub use process::{Ended, Process};

@@ -7,6 +7,7 @@ use affinity::{Owner, UnknownOwner};
 use domain::{DecisionId, WorkerId};
 use http::Uri;
 use placement::Policy;
+use service_kit::BusSettings;
 
 /// An address to listen on.
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
@@ -80,6 +81,18 @@ pub(super) fn destination(text: &str) -> Result<String, String> {
     match read() {
         Some(_) => Ok(text.to_owned()),
         None => Err("write WORKER/RANK, such as w1/0; `rankway targets ls` lists them".to_owned()),
+    }
+}
+
+/// Where the bus is.
+pub(super) fn bus_url(text: &str) -> Result<String, String> {
+    let bus = BusSettings {
+        url: text.to_owned(),
+        ..BusSettings::default()
+    };
+    match bus.check() {
+        Ok(()) => Ok(text.to_owned()),
+        Err(_) => Err("write nats://host:port, such as nats://127.0.0.1:4222, or local".to_owned()),
     }
 }
 

@@ -147,6 +147,10 @@ async fn conversations_keep_their_ranks_across_routers_while_services_die() {
         }
     }
     indexer.unwrap().ready().await;
+    let metrics = format!("{}/metrics", adapter.admin);
+    let metrics = Client::new().get(&metrics).await.text();
+    let counted = "rankway_bus_events{event=\"lost_connection\"} 0";
+    assert!(metrics.contains(counted), "{metrics}");
 
     // Without the store no turn fails, and its successor knows the bindings.
     affinity.running.kill().await;
@@ -166,8 +170,9 @@ async fn conversations_keep_their_ranks_across_routers_while_services_die() {
 #[tokio::test]
 async fn a_service_alone_is_told_what_it_needs() {
     let bus = ("RANKWAY_BUS__URL", "nats://127.0.0.1:1");
-    let check = async |service: &str, variables: &[(&str, &str)], parts: &[&str]| {
-        let ended = run(&[service], variables).await;
+    let check = async |command: &str, variables: &[(&str, &str)], parts: &[&str]| {
+        let args: Vec<&str> = command.split(' ').collect();
+        let ended = run(&args, variables).await;
         assert_eq!(ended.code, Some(2), "{}", ended.stderr);
         for part in parts {
             assert!(
@@ -184,6 +189,28 @@ async fn a_service_alone_is_told_what_it_needs() {
     check("indexer", &[bus, open], &["grpc.listen", "grpc.tls"]).await;
     let shard = ("RANKWAY_INDEXER__SHARD", "2/2");
     check("indexer", &[bus, shard], &["indexer.shard", "shard 2 of 2"]).await;
+    let nats = "--bus-url nats://127.0.0.1:1";
+    for service in ["ingest", "indexer", "affinity", "router", "adapter"] {
+        let command = format!("{service} --bus-url 127.0.0.1:1");
+        check(&command, &[], &["--bus-url", "nats://127.0.0.1:4222"]).await;
+        let command = format!("{service} {nats} --grpc-listen localhost");
+        check(&command, &[], &["--grpc-listen", "IP:port"]).await;
+        let command = format!("{service} {nats} --grpc-listen 10.0.0.1:7070");
+        check(&command, &[], &["grpc.listen", "grpc.tls"]).await;
+        let command = format!("{service} {nats} --instance a/b");
+        check(&command, &[], &["--instance", "'/'"]).await;
+    }
+    let command = format!("indexer {nats} --shard");
+    check(&format!("{command} 2/2"), &[], &["--shard", "shard 2 of 2"]).await;
+    check(&format!("{command} 1"), &[], &["--shard", "such as 0/2"]).await;
+    check(&format!("router {nats} --shard 0/2"), &[], &["--shard"]).await;
+    check(
+        "indexer",
+        &[bus, ("RANKWAY_BUS_URL", "local")],
+        &["RANKWAY_BUS__URL", "differ"],
+    )
+    .await;
+    check(&format!("up {nats}"), &[], &["--bus-url", "rankway ingest"]).await;
     let elsewhere = ("RANKWAY_BUS__URL", "kafka:9092");
     check("ingest", &[elsewhere], &["kafka:9092", "nats://host:port"]).await;
 }

@@ -1,4 +1,4 @@
-//! Connections of clients: HTTP/1.1, each for as long as its client goes on with what it began.
+//! HTTP/1.1 connections of clients and operators, each for as long as who opened it goes on with what it began.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -6,20 +6,25 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use service_kit::CancellationToken;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::warn;
 
+use crate::CancellationToken;
+
 /// How long the head of a request may take to come, and a connection may be idle between two: longer than proxies keep
 /// idle ones, 60 s, so that none sends a request over a connection that is being closed.
-pub(crate) const HEAD_PATIENCE: Duration = Duration::from_secs(75);
+const HEAD_PATIENCE: Duration = Duration::from_secs(75);
 /// Between attempts to accept where the system has no room for more.
 const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
 
 /// Serves `routes` until `shutdown`, and then until the last answer has ended.
-pub(crate) async fn serve(
+pub async fn serve(listener: TcpListener, routes: axum::Router, shutdown: CancellationToken) {
+    serve_within(listener, routes, HEAD_PATIENCE, shutdown).await;
+}
+
+async fn serve_within(
     listener: TcpListener,
     routes: axum::Router,
     patience: Duration,
@@ -92,7 +97,8 @@ mod tests {
         });
         let routes = axum::Router::new().route("/slow", slow);
         let mut server = JoinSet::new();
-        server.spawn(serve(listener, routes, PATIENCE, CancellationToken::new()));
+        let served = serve_within(listener, routes, PATIENCE, CancellationToken::new());
+        server.spawn(served);
         let mut connection = TcpStream::connect(address).await.unwrap();
         connection.write_all(said.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
