@@ -14,4 +14,5 @@ mod ranks;
 mod replay;
 mod spread;
 mod unknown;
+mod untrusted;
 mod world;
