@@ -1,14 +1,23 @@
 //! Any bytes are a history: what a fuzzer gives, or a generator of random bytes.
 
-use domain::{BlockHash, Epoch, Tier};
+use domain::{BlockHash, DpRank, Epoch, Target, Tier};
 
-use super::{Named, Step, Stored, TIERS, Target, namespace, worker};
-use domain::DpRank;
+use super::history::{Named, Step, Stored, namespace, worker};
+use super::naive::TIERS;
 
 /// Reads numbers off bytes; 0 when they have ended.
 pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
 
 impl Bytes<'_> {
+    /// Every step that the bytes say, each with a prefix to ask for after it.
+    pub(crate) fn history(mut self) -> Vec<(Step, Vec<BlockHash>)> {
+        let mut history = Vec::new();
+        while let Some(step) = self.step() {
+            history.push((step, self.path()));
+        }
+        history
+    }
+
     fn below(&mut self, end: u8) -> u8 {
         let Some((first, rest)) = self.0.split_first() else {
             return 0;
@@ -30,7 +39,7 @@ impl Bytes<'_> {
     }
 
     /// A few stretches of blocks.
-    pub(crate) fn path(&mut self) -> Vec<BlockHash> {
+    fn path(&mut self) -> Vec<BlockHash> {
         let mut path = Vec::new();
         for _ in 0..=self.below(3) {
             let kind = u64::from(self.below(2));
@@ -52,7 +61,7 @@ impl Bytes<'_> {
     }
 
     /// The next step; none when the bytes have ended.
-    pub(crate) fn step(&mut self) -> Option<Step> {
+    fn step(&mut self) -> Option<Step> {
         if self.0.is_empty() {
             return None;
         }
