@@ -7,15 +7,22 @@ use std::time::Duration;
 use anyhow::Context as _;
 use bus::Bus;
 use bus_local::{LocalBus, OpenError};
-use bus_nats::{ClientCertificate, Login, NatsBus, Tls};
+use bus_nats::{ClientCertificate, ConnectError, Login, NatsBus, Tls};
 use contracts::topics;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
+use tracing::warn;
+
+use crate::error_chain;
 
 /// How long the data folder may stay taken, as by a killed process that has not quite gone.
 const FOLDER_PATIENCE: Duration = Duration::from_secs(1);
 /// How often it is tried meanwhile.
 const FOLDER_RETRY: Duration = Duration::from_millis(50);
+/// How long no NATS server may be reached at the start: it and the services may be started together.
+const NATS_PATIENCE: Duration = Duration::from_secs(20);
+/// How often it is tried meanwhile.
+const NATS_RETRY: Duration = Duration::from_millis(500);
 /// What stands for the bus in a folder.
 const LOCAL: &str = "local";
 
@@ -191,8 +198,9 @@ impl OpenBus {
             topic_bytes: settings.topic_bytes,
             ..bus_nats::Settings::default()
         };
-        let bus = NatsBus::connect(nats, &topics::LAYOUT).await;
-        let bus = bus.with_context(|| format!("connect to the bus at {}", settings.url))?;
+        let bus = connect_nats(nats)
+            .await
+            .context("open the bus (see --bus-url)")?;
         Ok(Self::Nats(Arc::new(bus)))
     }
 
@@ -209,6 +217,26 @@ impl OpenBus {
         match self {
             Self::Local(bus) => bus.close().await,
             Self::Nats(bus) => bus.close().await,
+        }
+    }
+}
+
+async fn connect_nats(settings: bus_nats::Settings) -> Result<NatsBus, ConnectError> {
+    let deadline = Instant::now() + NATS_PATIENCE;
+    let mut told = false;
+    loop {
+        match NatsBus::connect(settings.clone(), &topics::LAYOUT).await {
+            Err(error @ ConnectError::Unreachable { .. }) if Instant::now() < deadline => {
+                if !std::mem::replace(&mut told, true) {
+                    let why = error_chain(&error);
+                    warn!(
+                        why,
+                        "the bus cannot be reached yet; trying again for {NATS_PATIENCE:?}"
+                    );
+                }
+                sleep(NATS_RETRY).await;
+            }
+            connected => return connected,
         }
     }
 }

@@ -26,17 +26,22 @@ struct Alone {
     admin: String,
 }
 
+/// A NATS server that keeps its streams in `folder`.
+fn nats(folder: &TempDir, port: u16) -> Child {
+    let nats = Command::new("nats-server")
+        .args(["-a", "127.0.0.1", "-p", &port.to_string(), "-js", "-sd"])
+        .arg(folder.path().join("nats"))
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn();
+    nats.expect("install nats-server (Debian, Ubuntu: apt-get install nats-server)")
+}
+
 impl Deployment {
     async fn start() -> Self {
         let folder = TempDir::new().unwrap();
         let port = free_ports(1);
-        let nats = Command::new("nats-server")
-            .args(["-a", "127.0.0.1", "-p", &port.to_string(), "-js", "-sd"])
-            .arg(folder.path().join("nats"))
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn();
-        let nats = nats.expect("install nats-server (Debian, Ubuntu: apt-get install nats-server)");
+        let nats = nats(&folder, port);
         let listens = async {
             while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
                 sleep(POLL).await;
@@ -165,6 +170,21 @@ async fn conversations_keep_their_ranks_across_routers_while_services_die() {
 
     let (code, _) = adapter.running.interrupt().await;
     assert_eq!(code, Some(0));
+}
+
+#[tokio::test]
+async fn a_service_waits_for_a_bus_that_starts_after_it() {
+    let folder = TempDir::new().unwrap();
+    let port = free_ports(1);
+    let data = folder.path().join("data");
+    let url = format!("nats://127.0.0.1:{port}");
+    let bus = ["--bus-url", &url, "--instance", "early"];
+    let own = ["--admin-listen", "127.0.0.1:0", "--data-dir"];
+    let flags = [&["ingest"], &bus[..], &own, &[data.to_str().unwrap()]].concat();
+    let mut ingest = Running::start(&flags);
+    ingest.logs("the bus cannot be reached yet").await;
+    let _nats = nats(&folder, port);
+    ingest.logs("serving instance=early").await;
 }
 
 #[tokio::test]
