@@ -201,7 +201,7 @@ impl Board {
         self.departed.contains(self.secrets.sequence(key, sequence))
     }
 
-    /// Copies the slots in use.
+    /// Copies the slots in use, as far as there are any.
     #[inline]
     pub(crate) fn live(&self, into: &mut Vec<u64>) -> Result<(), Conflict> {
         let live = self.targets.live.load(Ordering::Relaxed);
@@ -214,6 +214,8 @@ impl Board {
                 .lines(first, words.div_ceil(WORDS))
                 .ok_or(Conflict)?;
             into.extend((0..words).map(|index| word(lines, index)));
+            let used = into.iter().rposition(|it| *it != 0);
+            into.truncate(used.map_or(0, |it| it + 1));
         }
         Ok(())
     }

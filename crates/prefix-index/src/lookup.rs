@@ -19,6 +19,9 @@ const ATTEMPTS: usize = if cfg!(all(loom, test)) { 10_000 } else { 16 };
 /// Blocks compared one after the other where a chain parts from a run; a longer stretch is halved first.
 const COMPARED: usize = 64;
 
+/// Lines of a column that are read ahead; what follows comes by itself.
+const AHEAD: usize = 32;
+
 /// One way to name the blocks of a request densely.
 pub(crate) trait Dense: Copy {
     /// The first run.
@@ -111,7 +114,13 @@ impl Dense for &[BlockHash] {
         depth: u32,
     ) -> Result<Option<u32>, Conflict> {
         match self.get(depth as usize) {
-            Some(block) => board.fork(run, matched, block.get()),
+            Some(block) => {
+                let next = board.fork(run, matched, block.get())?;
+                if let Some(run) = next {
+                    board.touch_blocks(run, self.len() - depth as usize);
+                }
+                Ok(next)
+            }
             None => Ok(None),
         }
     }
@@ -136,24 +145,30 @@ impl Dense for &[BlockHash] {
 #[inline]
 fn agreeing(column: &[Line], wanted: &[BlockHash]) -> usize {
     let (whole, rest) = wanted.as_chunks::<WORDS>();
-    let differs =
-        |word: &AtomicU64, wanted: &BlockHash| word.load(Ordering::Relaxed) ^ wanted.get();
-    for ((line, wanted), place) in column.iter().zip(whole).zip(0..) {
+    let alike = |(line, wanted): &(&Line, &[BlockHash; WORDS])| {
         let words = line.words();
-        let differing = (0..WORDS).fold(0, |all, it| all | differs(&words[it], &wanted[it]));
-        if differing != 0 {
-            let same = (0..WORDS).position(|it| differs(&words[it], &wanted[it]) != 0);
-            return place * WORDS + same.unwrap_or(0);
-        }
-    }
-    let same = whole.len() * WORDS;
-    let Some(line) = column.get(whole.len()) else {
-        return same;
+        let differing = (0..WORDS).fold(0, |all, it| all | differing(&words[it], wanted[it]));
+        std::hint::black_box(differing) == 0
     };
-    let pairs = line.words().iter().zip(rest);
-    same + pairs
-        .take_while(|(word, wanted)| differs(word, wanted) == 0)
-        .count()
+    let same = column.iter().zip(whole).take_while(alike).count();
+    let Some(line) = column.get(same) else {
+        return same * WORDS;
+    };
+    let rest = whole.get(same).map_or(rest, |it| it.as_slice());
+    same * WORDS + agreeing_in(line, rest)
+}
+
+/// How many of the first of `wanted` are in `line`.
+#[inline(never)]
+fn agreeing_in(line: &Line, wanted: &[BlockHash]) -> usize {
+    let mut pairs = line.words().iter().zip(wanted);
+    let unlike = pairs.position(|(word, wanted)| differing(word, *wanted) != 0);
+    unlike.unwrap_or(wanted.len())
+}
+
+#[inline]
+fn differing(word: &AtomicU64, wanted: BlockHash) -> u64 {
+    word.load(Ordering::Relaxed) ^ wanted.get()
 }
 
 impl Board {
@@ -170,6 +185,16 @@ impl Board {
             std::thread::yield_now();
         }
         drop(turn);
+    }
+
+    /// Reads ahead the hashes of the first `blocks` of a run: the waits for its lines overlap.
+    #[inline]
+    fn touch_blocks(&self, run: u32, blocks: usize) {
+        let view = self.runs.line(run).map(View::read);
+        let column = view.and_then(|it| it.blocks(&self.lines));
+        let some = blocks.div_ceil(WORDS).min(AHEAD);
+        let touched = column.unwrap_or_default().iter().take(some);
+        std::hint::black_box(touched.fold(0, |all, it| all ^ it.get(0)));
     }
 
     fn try_lookup(
@@ -223,6 +248,13 @@ impl Board {
             if view.key != key || view.start as usize != depth {
                 return Err(Conflict);
             }
+            // What follows on all of the run is looked for first, so that the waits for both overlap.
+            let end = depth + view.len;
+            let after_all = if view.has_children && end < request.len() {
+                request.next(self, key, run, view.len as u32, end as u32)?
+            } else {
+                None
+            };
             let matched = request.matched(self, &view, depth)?;
             if matched == 0 {
                 return Err(Conflict);
@@ -233,7 +265,11 @@ impl Board {
             if depth == request.len() || !view.has_children {
                 break;
             }
-            next = request.next(self, key, run, matched as u32, depth as u32)?;
+            next = if depth == end {
+                after_all
+            } else {
+                request.next(self, key, run, matched as u32, depth as u32)?
+            };
         }
         Ok(())
     }
