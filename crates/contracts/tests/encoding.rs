@@ -238,6 +238,23 @@ fn an_unset_enum_is_an_error_that_names_the_field() {
 }
 
 #[test]
+fn a_worker_with_more_ranks_than_any_has_is_refused() {
+    for (start_rank, dp_size) in [(0, 4_097), (0, u32::MAX), (u32::MAX, 1)] {
+        let worker = Worker {
+            start_rank,
+            dp_size,
+            ..worker()
+        };
+        let bytes = FleetEntry::Worker(worker).to_bytes();
+        let error = FleetEntry::from_bytes(&bytes).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "decode worker: field dp_size is more than 4096, or reaches beyond the last rank there is"
+        );
+    }
+}
+
+#[test]
 fn events_come_from_one_kind_of_source() {
     let both = |drained: &str| {
         // `drained` is field 16 of the worker, field 1 of the entry; a message that comes twice is merged.

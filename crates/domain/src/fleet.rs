@@ -247,6 +247,9 @@ pub enum KvEndpoints {
     Drained(String),
 }
 
+/// More ranks than any worker has. Whoever knows of a worker keeps a place for each of its ranks.
+pub const MAX_RANKS: u32 = 4096;
+
 /// One engine instance as its adapter registers it in `fleet`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Worker {
@@ -262,7 +265,7 @@ pub struct Worker {
     pub model: ModelName,
     /// Its first rank.
     pub start_rank: u32,
-    /// How many ranks it has.
+    /// How many ranks it has, at most [`MAX_RANKS`].
     pub dp_size: u32,
     /// Tokens per block.
     pub block_size: BlockSize,

@@ -21,8 +21,8 @@ pub use drain::Drain;
 pub use endpoint::{ByEndpoint, Endpoint};
 pub use fleet::{
     Capability, Distrust, EngineKind, FirstRank, HeaderSpace, Incarnation, InvalidTarget,
-    KvEndpoints, RankControl, RankEndpoint, ServiceInstance, ServiceKind, Share, Target, TargetState,
-    Worker,
+    KvEndpoints, MAX_RANKS, RankControl, RankEndpoint, ServiceInstance, ServiceKind, Share, Target,
+    TargetState, Worker,
 };
 pub use ids::{
     ConversationId, DecisionId, DpRank, Epoch, EventSeq, InstanceId, InvalidId, ModelName,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use domain::{BlockSize, DpRank, RankLoad, Timestamp, Tokens};
 
 /// The most ranks one server can list.
-pub(crate) const MAX_RANKS: usize = 4096;
+pub(crate) const MAX_RANKS: usize = domain::MAX_RANKS as usize;
 
 /// What one rank's metrics say; none where they do not.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -108,9 +108,8 @@ pub(crate) const fn trust(state: TargetState) -> Option<f64> {
     match state {
         TargetState::Ready | TargetState::Partial => Some(1.0),
         TargetState::Suspect => Some(0.5),
-        TargetState::Warming
-        | TargetState::Draining
-        | TargetState::Leaving
-        | TargetState::Gone => None,
+        TargetState::Warming | TargetState::Draining | TargetState::Leaving | TargetState::Gone => {
+            None
+        }
     }
 }

@@ -4,15 +4,13 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
-use domain::{EngineKind, HeaderSpace, InvalidId, ModelName, WorkerId};
+use domain::{EngineKind, HeaderSpace, InvalidId, MAX_RANKS, ModelName, WorkerId};
 use serde::de::{self, Deserializer};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 
 use crate::address::{EngineUrl, EventsAt, ZmqBase};
 
-/// More ranks than any engine has: those of an engine that says them are as many at most.
-const MAX_RANKS: u32 = 4096;
 /// For an answer that is not streamed and 50,000 tokens long, or a prompt of a million behind others. An engine that
 /// takes longer than that has forgotten the request, though it answers its watcher.
 const FIRST_BYTE: Duration = Duration::from_secs(1_800);

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use domain::{
-    BlockSize, ByEndpoint, Capability, Distrust, DpRank, Drain, Endpoint, EngineKind, Epoch, FirstRank,
-    HeaderSpace, Incarnation, InstanceId, KvEndpoints, ModelName, RankControl, RankEndpoint,
-    ServiceInstance, ServiceKind, TargetState, Timestamp, Worker, WorkerId,
+    BlockSize, ByEndpoint, Capability, Distrust, DpRank, Drain, Endpoint, EngineKind, Epoch,
+    FirstRank, HeaderSpace, Incarnation, InstanceId, KvEndpoints, MAX_RANKS, ModelName,
+    RankControl, RankEndpoint, ServiceInstance, ServiceKind, TargetState, Timestamp, Worker,
+    WorkerId,
 };
 
 use super::{Wire, invalid, read_enum, required, wire, wire_enum};
@@ -123,6 +124,10 @@ impl Wire for Worker {
             Some(_) => return Err(invalid::<Self>("drained", TwoSources)),
         };
         let capability = required::<Self, _>("capability", message.capability)?;
+        if MAX_RANKS < message.dp_size || message.start_rank.checked_add(message.dp_size).is_none()
+        {
+            return Err(invalid::<Self>("dp_size", TooManyRanks));
+        }
         Ok(Self {
             id: id.map_err(|why| invalid::<Self>("id", why))?,
             epoch: Epoch::new(message.epoch),
@@ -147,6 +152,11 @@ impl Wire for Worker {
 #[derive(Debug, thiserror::Error)]
 #[error("is empty, or stands beside publishers")]
 struct TwoSources;
+
+/// Whoever reads a registration makes a place for each rank.
+#[derive(Debug, thiserror::Error)]
+#[error("is more than {MAX_RANKS}, or reaches beyond the last rank there is")]
+struct TooManyRanks;
 
 fn endpoint_to_wire(endpoint: &RankEndpoint) -> wire::RankEndpoint {
     wire::RankEndpoint {
