@@ -254,10 +254,17 @@ impl Replica {
             }
             state => return Err(refused(&format!("is {}", state.name()))),
         }
-        if binding.owner == Owner::Engine && binding.target.worker == worker.id {
-            return Err(refused(
-                "is at the same worker, whose engine chooses among its ranks",
-            ));
+        if binding.target.worker == worker.id {
+            if binding.owner == Owner::Engine {
+                return Err(refused(
+                    "is at the same worker, whose engine chooses among its ranks",
+                ));
+            }
+            if worker.capability.owns_bindings {
+                return Err(refused(
+                    "is at the same worker, whose engine keeps a conversation on its first rank",
+                ));
+            }
         }
         Ok(Target {
             worker: worker.id.clone(),

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use affinity::Owner;
 use axum::extract::{Path, RawQuery, State};
 use axum::routing::post;
 use axum::{Json, Router};
@@ -89,6 +90,9 @@ impl Admin {
         told: Option<&str>,
     ) -> Answer {
         let moves = Query::read(told, TOLD)?.parsed("move")?.unwrap_or(false);
+        if dp_rank.is_some() {
+            self.heeds_ranks(&worker, moves)?;
+        }
         let before = self.drained(&worker, dp_rank);
         let drain = Drain {
             worker: worker.clone(),
@@ -100,6 +104,28 @@ impl Admin {
         self.put(&worker, dp_rank, Some(drain.to_bytes())).await?;
         let follows = || self.drained(&worker, dp_rank).is_some_and(|it| it == drain);
         Ok(self.answer(&worker, follows).await)
+    }
+
+    /// An error where a worker's engine decides for itself which of its ranks serve what is to leave one.
+    fn heeds_ranks(&self, worker: &WorkerId, moves: bool) -> Result<(), ApiError> {
+        let router = self.replica.mind.lock();
+        let why = if router.owner(worker) == Owner::Engine {
+            format!(
+                "the engine of worker {worker} chooses among its ranks: drain all of it (`rankway drain {worker}`)"
+            )
+        } else if moves
+            && router
+                .worker(worker)
+                .is_some_and(|it| it.capability.owns_bindings)
+        {
+            format!(
+                "the engine of worker {worker} keeps a conversation on its first rank: drain without moving what is \
+                 there, or move all off the worker (`rankway drain {worker} --move`)"
+            )
+        } else {
+            return Ok(());
+        };
+        Err(ApiError::invalid(why))
     }
 
     /// Ends the drain of a worker, and with it those of its ranks; or that of one rank.

@@ -44,8 +44,15 @@ struct Shared {
 
 const VLLM_MODELS: &str = r#"{"data":[{"id":"m"}]}"#;
 const TENSORRT_LLM_MODELS: &str = r#"{"data":[{"id":"m","owned_by":"tensorrt_llm"}]}"#;
-const WORKER_INFO: &str = r#"{"engine":"tensorrt-llm","version":"1.3.0","dp_size":2,"tokens_per_block":4,
-    "kv_blocks":2000,"kv_events":false,"conversation_affinity":true,"rank_source":"engine","first_rank_recorded":null}"#;
+
+/// What a TensorRT-LLM that keeps conversations says of itself.
+fn worker_info(rank_source: &str, first_rank_recorded: &str) -> String {
+    format!(
+        r#"{{"engine":"tensorrt-llm","version":"1.3.0","dp_size":2,"tokens_per_block":4,"kv_blocks":2000,
+        "kv_events":false,"conversation_affinity":true,"rank_source":"{rank_source}",
+        "first_rank_recorded":{first_rank_recorded}}}"#
+    )
+}
 
 impl Engine {
     pub(crate) async fn start() -> Self {
@@ -54,7 +61,16 @@ impl Engine {
 
     /// A TensorRT-LLM that keeps conversations on ranks which it chooses.
     pub(crate) async fn tensorrt_llm() -> Self {
-        let info = get(|| async { WORKER_INFO });
+        Self::keeping_conversations(worker_info("engine", "null")).await
+    }
+
+    /// A TensorRT-LLM that keeps each conversation on the rank that its first turn asked for.
+    pub(crate) async fn tensorrt_llm_that_keeps_first_ranks() -> Self {
+        Self::keeping_conversations(worker_info("router", "true")).await
+    }
+
+    async fn keeping_conversations(info: String) -> Self {
+        let info = get(|| async { info });
         let own = models(TENSORRT_LLM_MODELS).route("/worker_info", info);
         Self::serving(own).await
     }

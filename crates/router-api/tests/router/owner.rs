@@ -3,7 +3,7 @@
 use affinity::{BindingState, Evidence, Owner};
 use contracts::rpc::Bound;
 use router_api::Config;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::dispatch::RAN;
 use crate::engine::Engine;
@@ -118,4 +118,55 @@ async fn an_engines_turn_that_fails_leaves_no_binding() {
     world
         .until(async || world.affinity.list(2).await.unwrap().is_empty())
         .await;
+}
+
+/// What `path` answers to `body`, an error, in words.
+async fn refused(world: &World, path: &str, body: Value) -> String {
+    let answer = world.admin_post(path, &body).await;
+    assert_eq!(answer.status.as_u16(), 400, "{path}");
+    let error = answer.json();
+    error["error"]["message"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_engine_that_keeps_conversations_would_not_heed_is_refused() {
+    let mut engine = Engine::tensorrt_llm().await;
+    let world = World::with(engine_owned(), &[&engine]).await;
+    turn(&world, &mut engine, 9, Some(1)).await;
+    bound(&world, |it| it.binding.turns == 1).await;
+    let why = refused(&world, "bindings/c/move", json!({"to": "w1/0"})).await;
+    assert!(
+        why.ends_with("whose engine chooses among its ranks"),
+        "{why}"
+    );
+    let why = refused(&world, "workers/w1/ranks/0/drain", json!({})).await;
+    assert!(
+        why.contains("chooses among its ranks: drain all of it"),
+        "{why}"
+    );
+
+    let mut engine = Engine::tensorrt_llm_that_keeps_first_ranks().await;
+    let config = Config {
+        rank_source: Some(Owner::Router),
+        ..config()
+    };
+    let world = World::with(config, &[&engine]).await;
+    let rank: u32 = turn(&world, &mut engine, 9, None)
+        .await
+        .unwrap()
+        .parse()
+        .unwrap();
+    bound(&world, |it| it.binding.turns == 1).await;
+    let to = json!({"to": format!("w1/{}", 1 - rank)});
+    let why = refused(&world, "bindings/c/move", to).await;
+    assert!(
+        why.ends_with("whose engine keeps a conversation on its first rank"),
+        "{why}"
+    );
+    let why = refused(&world, "workers/w1/ranks/0/drain?move=true", json!({})).await;
+    assert!(why.contains("drain without moving what is there"), "{why}");
+    let kept = world
+        .admin_post("workers/w1/ranks/0/drain", &json!({}))
+        .await;
+    assert_eq!(kept.status.as_u16(), 200);
 }
