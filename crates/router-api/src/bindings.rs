@@ -8,7 +8,9 @@ use axum::extract::{Path, RawQuery, State};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use contracts::rpc::{Bound, CallError, Filter, Page, Reassign, Search, Unbind};
-use domain::{ConversationId, DpRank, Drain, Epoch, InstanceId, ModelName, Target, TargetState};
+use domain::{
+    ConversationId, DpRank, Drain, Epoch, InstanceId, ModelName, Target, TargetState, TenantId,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -149,6 +151,35 @@ async fn release(
     Ok(Json(BindingView::of(&bound)))
 }
 
+/// What a client can say of a session that is over.
+const OVER: &[&str] = &["session_id", "model"];
+
+/// Releases what is bound under the id of a session that is over, for each model unless one is named. One that is not
+/// bound is over already.
+pub(crate) async fn finish(
+    State(replica): State<Arc<Replica>>,
+    RawQuery(over): RawQuery,
+) -> Result<Json<Value>, ApiError> {
+    let over = Query::read(over.as_deref(), OVER)?;
+    let Some(session) = over.text("session_id") else {
+        return Err(wrong("session_id", &"say which session is over"));
+    };
+    let id = ConversationId::new(session).map_err(|error| wrong("session_id", &error))?;
+    let tenant = replica.config.default_tenant.clone();
+    let mut released = 0_u64;
+    for bound in replica
+        .bound_as(&tenant, &id, over.parsed("model")?)
+        .await?
+    {
+        let key = bound.binding.key;
+        let actor = InstanceId::new("client").expect("a printable word is an id");
+        let unbound = replica.affinity.unbind(Unbind { key, actor }).await;
+        unbound.map_err(silent)?;
+        released += 1;
+    }
+    Ok(Json(json!({"session_id": session, "released": released})))
+}
+
 fn wanted(query: &Query) -> Result<Search, ApiError> {
     let limit = query.parsed("limit")?.unwrap_or(LISTED);
     if !(1..=MOST_LISTED).contains(&limit) {
@@ -175,14 +206,14 @@ fn wanted(query: &Query) -> Result<Search, ApiError> {
 }
 
 impl Replica {
-    /// The binding of a conversation by its id alone, where that says which.
-    async fn bound_of(&self, id: &str, of: Option<&str>) -> Result<Bound, ApiError> {
-        let of = Query::read(of, OF)?;
-        let conversation =
-            ConversationId::new(id).map_err(|error| wrong("conversation", &error))?;
-        let tenant = of.parsed("tenant")?;
-        let tenant = tenant.unwrap_or_else(|| self.config.default_tenant.clone());
-        let models: Vec<ModelName> = match of.parsed("model")? {
+    /// The bindings of a conversation: one of `model`, or of each.
+    async fn bound_as(
+        &self,
+        tenant: &TenantId,
+        conversation: &ConversationId,
+        model: Option<ModelName>,
+    ) -> Result<Vec<Bound>, ApiError> {
+        let models: Vec<ModelName> = match model {
             Some(model) => vec![model],
             None => self.mind.lock().models().into_iter().collect(),
         };
@@ -195,6 +226,19 @@ impl Replica {
             };
             found.extend(self.affinity.get(&key).await.map_err(silent)?);
         }
+        Ok(found)
+    }
+
+    /// The binding of a conversation by its id alone, where that says which.
+    async fn bound_of(&self, id: &str, of: Option<&str>) -> Result<Bound, ApiError> {
+        let of = Query::read(of, OF)?;
+        let conversation =
+            ConversationId::new(id).map_err(|error| wrong("conversation", &error))?;
+        let tenant = of.parsed("tenant")?;
+        let tenant = tenant.unwrap_or_else(|| self.config.default_tenant.clone());
+        let mut found = self
+            .bound_as(&tenant, &conversation, of.parsed("model")?)
+            .await?;
         if found.len() > 1 {
             let models: Vec<&str> = found
                 .iter()

@@ -13,6 +13,7 @@ use prometheus::{Encoder as _, TextEncoder};
 use serde_json::json;
 
 use crate::admin::workers;
+use crate::bindings::finish;
 use crate::error::{ApiError, excerpt};
 use crate::infer::infer;
 use crate::replica::Replica;
@@ -29,6 +30,7 @@ pub(crate) fn routes(replica: Arc<Replica>) -> Router {
         });
     served
         .route("/v1/route", post(route))
+        .route("/finish_session", post(finish))
         .route("/v1/models", get(models))
         .route("/health", get(|| async { Json(json!({"status": "ok"})) }))
         .route("/liveness", get(|| async { Json(json!({"status": "ok"})) }))

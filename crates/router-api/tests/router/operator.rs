@@ -328,3 +328,31 @@ async fn what_is_drained_is_said_to_be_empty_once_nothing_runs_or_is_kept_there(
         .until(async || empty_since(&world).await.is_f64())
         .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_its_client_finishes_is_bound_no_more() {
+    let (mut engines, world) = world().await;
+    turn(&world.client, &mut engines, "c1").await;
+    let bound = async || {
+        let page = world.admin("bindings").await;
+        ids(&page).len()
+    };
+    world.until(async || bound().await == 1).await;
+
+    let finish = async |query: &str| {
+        let path = format!("/finish_session{query}");
+        let answer = world.client.post(&path, &[], "").await;
+        (answer.status.as_u16(), answer.json())
+    };
+    let (status, error) = finish("").await;
+    assert_eq!(status, 400);
+    assert_eq!(
+        error["error"]["message"],
+        "session_id: say which session is over"
+    );
+    let (status, said) = finish("?session_id=c1").await;
+    assert_eq!((status, &said["released"]), (200, &json!(1)));
+    assert_eq!(bound().await, 0);
+    let (status, said) = finish("?session_id=c1").await;
+    assert_eq!((status, &said["released"]), (200, &json!(0)));
+}
