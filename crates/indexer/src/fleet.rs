@@ -3,10 +3,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use domain::{Epoch, Timestamp, Worker, WorkerId};
+use domain::{Epoch, Target, Timestamp, Worker, WorkerId};
+use tracing::warn;
+
+use crate::position::Position;
 
 /// How long events of a worker let go are refused: longer than the log keeps them.
 const TOMBSTONE: Duration = Duration::from_secs(4 * 3600);
+/// How many ranks of workers let go are remembered, to be asked for if they come back: more than any fleet
+/// has, in some MiB.
+const MAX_REMEMBERED: usize = 65_536;
 
 /// The workers, as registered and as heard of.
 pub(crate) struct Fleet {
@@ -25,6 +31,8 @@ struct Registered {
 struct Gone {
     epoch: Epoch,
     at: Timestamp,
+    /// Its ranks of that epoch, of which all that they had said is missing.
+    ranks: Vec<(Target, Position)>,
 }
 
 impl Fleet {
@@ -37,15 +45,18 @@ impl Fleet {
         }
     }
 
-    pub(crate) fn register(&mut self, worker: &Worker, now: Timestamp) {
+    /// Takes note of a registration. Answers the ranks that `worker` had when it was let go, if it is back.
+    pub(crate) fn register(&mut self, worker: &Worker, now: Timestamp) -> Vec<(Target, Position)> {
         let registered = Registered {
             lease_until: worker.lease_until,
             kv_blocks: worker.kv_blocks,
         };
-        if now <= registered.lease_until {
-            self.gone.remove(&worker.id);
-        }
         self.registered.insert(worker.id.clone(), registered);
+        if worker.lease_until < now {
+            return Vec::new();
+        }
+        let back = self.gone.remove(&worker.id);
+        back.map_or_else(Vec::new, |it| it.ranks)
     }
 
     /// A registration was taken back; its grace begins now.
@@ -70,6 +81,23 @@ impl Fleet {
         }
     }
 
+    /// Remembers a rank of a worker that has just been let go, and where its stream stood.
+    pub(crate) fn remember(&mut self, target: Target, mut position: Position) {
+        let remembered: usize = self.gone.values().map(|it| it.ranks.len()).sum();
+        let Some(gone) = self.gone.get_mut(&target.worker) else {
+            return;
+        };
+        if target.epoch != gone.epoch {
+            return;
+        }
+        if MAX_REMEMBERED <= remembered {
+            warn!(%target, "too many ranks let go: it is not asked for should it come back");
+            return;
+        }
+        position.lose();
+        gone.ranks.push((target, position));
+    }
+
     /// Whether this incarnation of `worker` was let go: what is still queued of it is refused until it
     /// registers again.
     pub(crate) fn is_gone(&self, worker: &WorkerId, epoch: Epoch) -> bool {
@@ -91,6 +119,7 @@ impl Fleet {
                 let gone = Gone {
                     epoch: *epoch,
                     at: now,
+                    ranks: Vec::new(),
                 };
                 self.gone.insert(worker.clone(), gone);
                 expired.push(worker.clone());

@@ -21,6 +21,7 @@ mod saving;
 mod siblings;
 mod store;
 mod tables;
+mod tracked;
 mod writer;
 
 use std::sync::Arc;

@@ -74,11 +74,12 @@ impl Position {
         self.pending.as_ref().map(|it| it.before)
     }
 
-    /// Forgets the cursor: the log it came from is not there any more. What the target has is void as soon
-    /// as its stream begins again.
+    /// Forgets the cursor: what it stood for, the log or the target's blocks, is not there any more. What the
+    /// target has is void as soon as its stream begins again, and all that it has said is missing till then.
     pub(crate) fn lose(&mut self) {
         self.pending = None;
-        self.awaiting = self.awaiting.max(self.cursor.take());
+        let newest = self.awaiting.max(self.cursor.take());
+        self.awaiting = newest.or(Some(EventSeq::new(0)));
     }
 
     /// Judges a batch. `before` is the last record of the partition before it; `partial` whether the

@@ -110,7 +110,7 @@ pub(crate) fn registrations(writer: &mut Writer, changes: Vec<Change>, now: Time
     for change in changes {
         match change {
             Change::Put(key, entry) => match FleetEntry::from_bytes(&entry.value) {
-                Ok(FleetEntry::Worker(worker)) => writer.fleet.register(&worker, now),
+                Ok(FleetEntry::Worker(worker)) => writer.register(&worker, now),
                 Ok(FleetEntry::Service(_)) => {}
                 Err(error) => warn!(?key, %error, "unreadable registration"),
             },

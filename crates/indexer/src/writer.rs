@@ -7,8 +7,7 @@ use std::time::Duration;
 use bus::Offset;
 use contracts::index_store::{Fence, LogCursors, StoredRank};
 use contracts::rpc::{DumpedRank, Feed, Shard};
-use contracts::topics;
-use domain::{Epoch, KvBatch, KvOp, Target, TargetState, Timestamp, WorkerId};
+use domain::{Epoch, KvBatch, KvOp, Target, TargetState, Timestamp, Worker, WorkerId};
 use prefix_index::{Applied, Claims, PrefixIndex, RankSnapshot};
 use service_kit::Clock;
 use tracing::{info, warn};
@@ -21,6 +20,7 @@ use crate::pieces::pieces;
 use crate::position::{MAX_PARTS, Position, Verdict};
 use crate::resync::Resyncs;
 use crate::store::{Changes, Loaded, RankChange, RankNumber};
+use crate::tracked::Tracked;
 
 /// Blocks swept at a time, in steps short enough for readers.
 const SWEPT_AT_ONCE: usize = 65_536;
@@ -36,20 +36,6 @@ pub(crate) struct Writer {
     ranks: BTreeMap<Target, Tracked>,
     next_number: u64,
     unsaved: Unsaved,
-}
-
-/// One target.
-struct Tracked {
-    number: RankNumber,
-    /// The partition of its events.
-    partition: u32,
-    position: Position,
-    /// Whether the store has it. Until then what is applied is for its base alone.
-    stored: bool,
-    /// Applied and not yet gathered for a save.
-    ops: Vec<KvOp>,
-    /// Whether anything that is stored of it has changed since the last save.
-    changed: bool,
 }
 
 /// What the next save will hold besides the ranks' own changes.
@@ -115,6 +101,20 @@ impl Writer {
         }
     }
 
+    /// Takes note of a registration. What a worker had when it was dropped is asked for again if it is back
+    /// in the same incarnation: its engine went on, and says nothing a second time of its own accord.
+    pub(crate) fn register(&mut self, worker: &Worker, now: Timestamp) {
+        let fence = self.answers.read().fence_of(&worker.id);
+        for (target, position) in self.fleet.register(worker, now) {
+            if fence.is_none_or(|fence| fence <= target.epoch) {
+                let mut tracked = Tracked::new(number(&mut self.next_number), &target);
+                tracked.position = position;
+                self.ranks.insert(target.clone(), tracked);
+                self.settle(&target, now);
+            }
+        }
+    }
+
     /// Takes one record of a partition; `before` is the record before it.
     pub(crate) fn take(&mut self, batch: KvBatch, before: Option<Offset>) {
         let target = batch.target.clone();
@@ -141,10 +141,8 @@ impl Writer {
         let partial = self.claims(&target) != Some(Claims::Complete);
         let engine_ts = batch.engine_ts;
         let next_number = &mut self.next_number;
-        let tracked = self.ranks.entry(target.clone()).or_insert_with(|| {
-            *next_number += 1;
-            Tracked::new(RankNumber(*next_number - 1), &target)
-        });
+        let entry = self.ranks.entry(target.clone());
+        let tracked = entry.or_insert_with(|| Tracked::new(number(next_number), &target));
         let result = match tracked.position.take(batch, before, partial) {
             Verdict::Apply(ops) => {
                 if tracked.position.is_suspect() {
@@ -208,7 +206,9 @@ impl Writer {
             let targets: Vec<Target> = targets.cloned().collect();
             for target in targets {
                 self.answers.write().forget(&target);
-                self.drop_rank(&target);
+                if let Some(tracked) = self.drop_rank(&target) {
+                    self.fleet.remember(target, tracked.position);
+                }
             }
         }
         for _ in 0..SWEPT_AT_ONCE / SWEPT_PER_STEP {
@@ -402,18 +402,26 @@ impl Writer {
     fn drop_below(&mut self, worker: &WorkerId, epoch: Epoch) {
         let ended = |it: &&Target| it.worker == *worker && it.epoch < epoch;
         let ended: Vec<Target> = self.ranks.keys().filter(ended).cloned().collect();
-        ended.iter().for_each(|target| self.drop_rank(target));
+        for target in ended {
+            self.drop_rank(&target);
+        }
     }
 
     /// Forgets all about `target` but what the index itself has.
-    fn drop_rank(&mut self, target: &Target) {
-        if let Some(tracked) = self.ranks.remove(target) {
-            self.unsaved.gone.push(tracked.number);
-        }
+    fn drop_rank(&mut self, target: &Target) -> Option<Tracked> {
         self.answers.not_ready().remove(target);
         self.resyncs.done(target);
         self.metrics.forget(target);
+        let tracked = self.ranks.remove(target)?;
+        self.unsaved.gone.push(tracked.number);
+        Some(tracked)
     }
+}
+
+/// Gives out the next number.
+fn number(next: &mut u64) -> RankNumber {
+    *next += 1;
+    RankNumber(*next - 1)
 }
 
 /// The incarnations that are heard.
@@ -423,27 +431,4 @@ fn fences(index: &PrefixIndex) -> Vec<Fence> {
         epoch,
     };
     index.fences().map(fence).collect()
-}
-
-impl Tracked {
-    fn new(number: RankNumber, target: &Target) -> Self {
-        Self {
-            number,
-            partition: topics::kv_events_of(&target.worker, target.dp_rank).index,
-            position: Position::default(),
-            stored: true,
-            ops: Vec::new(),
-            changed: true,
-        }
-    }
-
-    fn rank(&self, target: &Target, index: &PrefixIndex) -> StoredRank {
-        let claims = index.claims(target);
-        StoredRank {
-            target: target.clone(),
-            cursor: self.position.cursor(),
-            awaiting: self.position.awaiting(),
-            claims: claims.unwrap_or(Claims::Complete),
-        }
-    }
 }

@@ -6,8 +6,8 @@ mod world;
 
 use std::time::Duration;
 
-use contracts::topics::{FLEET, kv_events_of};
-use domain::{EventSeq, KvBatch, KvOp, TargetState};
+use contracts::topics::kv_events_of;
+use domain::{EventSeq, KvBatch, KvOp, Target, TargetState};
 use world::{
     World, batch, contents, history, rebuilt, removed, reset, stored, target, until, worker,
 };
@@ -212,12 +212,7 @@ async fn a_worker_gone_for_its_grace_is_dropped_and_refused_until_it_registers_a
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(running.state(&rank).await, Some(TargetState::Ready));
 
-    let key = bus::Key("w".into());
-    world
-        .bus
-        .put(&FLEET.table, key, None, bus::Expect::Any)
-        .await
-        .unwrap();
+    world.deregister("w").await;
     until!("dropped", running.digests().await.is_empty());
     world.append(batch(&rank, 1, vec![stored(PATH, 0)])).await;
     until!(
@@ -229,6 +224,72 @@ async fn a_worker_gone_for_its_grace_is_dropped_and_refused_until_it_registers_a
     tokio::time::sleep(Duration::from_millis(200)).await;
     world.append(batch(&rank, 2, vec![stored(PATH, 0)])).await;
     until!("asked", world.asked() == [(rank.clone(), EventSeq::new(0))]);
+}
+
+#[tokio::test]
+async fn a_worker_that_was_dropped_and_is_back_at_its_epoch_is_asked_for_all_its_ranks() {
+    let (mut world, _) = World::new();
+    world.gone_grace_seconds = 0;
+    world.register(worker("w", None)).await;
+    let told = history(2, 5);
+    for batch in &told {
+        world.append(batch.clone()).await;
+    }
+    let ranks = [target("w#1/0"), target("w#1/1")];
+    let running = world.start().await;
+    world.deregister("w").await;
+    until!("dropped", running.digests().await.is_empty());
+    assert!(world.asked().is_empty());
+
+    world.register(worker("w", None)).await;
+
+    let asked = |rank: &Target| world.asked().contains(&(rank.clone(), EventSeq::new(0)));
+    until!("asked", ranks.iter().all(asked));
+    let suspect = ranks.clone().map(|it| (it, TargetState::Suspect));
+    assert_eq!(running.overlap(PATH, false).await.not_ready, suspect);
+    for batch in told.iter().filter(|it| it.seq < EventSeq::new(4)) {
+        world.append(batch.clone()).await;
+    }
+    until!(
+        "followed",
+        running.metric("rankway_index_batches_total", Some("applied")) == 10.0 + 8.0
+    );
+    assert_eq!(running.overlap(PATH, false).await.not_ready, suspect);
+    for batch in told.iter().filter(|it| it.seq == EventSeq::new(4)) {
+        world.append(batch.clone()).await;
+    }
+    until!(
+        "ready",
+        running.overlap(PATH, false).await.not_ready.is_empty()
+    );
+    assert_eq!(contents(&running.digests().await), rebuilt(&told));
+}
+
+#[tokio::test]
+async fn a_worker_that_was_dropped_and_is_back_at_a_higher_epoch_is_asked_for_nothing() {
+    let (mut world, _) = World::new();
+    world.gone_grace_seconds = 0;
+    let (rank, other) = (target("w#1/0"), target("v#1/0"));
+    for target in [&rank, &other] {
+        world.register(worker(target.worker.as_str(), None)).await;
+        world.append(batch(target, 0, vec![stored(PATH, 0)])).await;
+    }
+    let running = world.start().await;
+    world.deregister("w").await;
+    until!("dropped", running.state(&rank).await.is_none());
+    world.incarnate("w", 2).await;
+    world.incarnate("v", 2).await;
+    until!("both fenced", running.digests().await.is_empty());
+
+    world.register(worker("w", None)).await;
+    world
+        .append(batch(&target("w#2/0"), 0, vec![stored(PATH, 0)]))
+        .await;
+    until!("followed", !running.digests().await.is_empty());
+    tokio::time::sleep(Duration::from_millis(500)).await;
+
+    assert!(world.asked().is_empty());
+    assert!(running.overlap(PATH, false).await.not_ready.is_empty());
 }
 
 #[tokio::test]

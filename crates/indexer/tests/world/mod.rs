@@ -121,6 +121,12 @@ impl World {
         put.await.unwrap();
     }
 
+    pub(crate) async fn deregister(&self, worker: &str) {
+        let key = Key(worker.to_owned().into());
+        let put = self.bus.put(&FLEET.table, key, None, Expect::Any);
+        put.await.unwrap();
+    }
+
     pub(crate) async fn incarnate(&self, worker: &str, epoch: u64) {
         let incarnation = Incarnation {
             epoch: Epoch::new(epoch),
