@@ -84,7 +84,7 @@ pub(crate) fn run(args: IndexArgs) -> Result<(), Failure> {
     let all = ranks.len();
     if unannounced > 0 {
         wrong.push(format!(
-            "{unannounced} of {all} ranks hold blocks and have announced none: do their engines publish KV events? /readyz names silent ranks"
+            "{unannounced} of {all} ranks hold blocks and have announced none: do their engines publish KV events? /readyz names silent ranks. An index that begins anew is filled by what it asks for again"
         ));
     }
     if unannounced < different {
