@@ -13,6 +13,7 @@ mod outbox;
 mod pages;
 mod parts;
 mod positions;
+mod quiet;
 mod rank;
 mod recall;
 mod replay;

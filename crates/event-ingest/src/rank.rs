@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::claims::Refused;
 use crate::epoch::{EpochError, Known};
 use crate::outbox::{FlushError, Outbox};
+use crate::quiet::Quiet;
 use crate::recall::{Recall, Recalled};
 use crate::replay::{self, Replayed};
 use crate::subscriber::Intake;
@@ -62,7 +63,7 @@ pub(crate) struct RankTask {
     replay: Option<mpsc::Receiver<Replayed>>,
     replays: JoinSet<()>,
     reachable: bool,
-    last_heard: Instant,
+    quiet: Quiet,
     warnings: Warnings,
 }
 
@@ -94,7 +95,7 @@ impl RankTask {
             replay: None,
             replays: JoinSet::new(),
             reachable: false,
-            last_heard: Instant::now(),
+            quiet: parts.quiet(Instant::now()),
             warnings: Warnings::default(),
             parts,
         }
@@ -138,7 +139,7 @@ impl RankTask {
     }
 
     async fn next(&mut self) -> Input {
-        let silence = self.last_heard + self.parts.config.silence();
+        let silence = self.quiet.due();
         tokio::select! {
             biased;
             Ok(()) = self.epochs.changed() => Input::Epoch(self.epoch_known()),
@@ -181,10 +182,11 @@ impl RankTask {
             Input::Replayed(replayed) => self.take_replayed(replayed),
             Input::Intake(intake) => self.take_intake(intake),
             Input::Silence => {
-                self.last_heard = Instant::now();
                 if self.reachable && self.feed.is_following() {
+                    self.quiet.asked(Instant::now());
                     self.feed.verify()
                 } else {
+                    self.quiet.put_off(Instant::now());
                     Vec::new()
                 }
             }
@@ -233,7 +235,6 @@ impl RankTask {
     }
 
     fn take_intake(&mut self, intake: Intake) -> Vec<Action<EventBatch>> {
-        self.last_heard = Instant::now();
         match intake {
             Intake::Connected => {
                 self.reachable = true;
@@ -342,6 +343,7 @@ impl RankTask {
 
     fn deliver(&mut self, epoch: Epoch, message: &Message<EventBatch>) {
         self.recall = None;
+        self.quiet.heard(Instant::now());
         let translated = self.translator.translate(message.seq, &message.payload);
         let mut ops = std::mem::take(&mut self.owed);
         ops.extend(translated.ops);

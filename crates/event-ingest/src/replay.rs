@@ -14,6 +14,9 @@ use crate::subscriber::{CONNECT_TIMEOUT, frames_of};
 
 /// Replayed messages read ahead. An engine before vLLM 0.33 drops what is not read soon, beyond a thousand.
 pub(crate) const QUEUE: usize = 1_024;
+/// How long the engine may be silent the first time it is asked, doubling with each attempt up to the patience that is set:
+/// a request that was lost is soon made again, and an engine that is slow gets its time.
+const FIRST_PATIENCE: Duration = Duration::from_secs(1);
 /// The wait before a replay that learnt nothing is asked again, doubling with each attempt.
 const RETRY: Duration = Duration::from_millis(200);
 /// The longest such wait.
@@ -37,8 +40,15 @@ pub(crate) struct Request {
     pub(crate) endpoint: String,
     pub(crate) from: EventSeq,
     pub(crate) attempt: u32,
-    /// How long the engine may be silent.
+    /// How long the engine may be silent, at the last attempt.
     pub(crate) patience: Duration,
+}
+
+impl Request {
+    fn patience_now(&self) -> Duration {
+        let doubled = 2_u32.saturating_pow(self.attempt.saturating_sub(1));
+        self.patience.min(FIRST_PATIENCE.saturating_mul(doubled))
+    }
 }
 
 /// Why a replay broke off.
@@ -114,7 +124,7 @@ async fn exchange(
     ask.push_back(from.into());
     socket.send(ask).await.map_err(failed)?;
     loop {
-        let answer = timeout(request.patience, socket.recv())
+        let answer = timeout(request.patience_now(), socket.recv())
             .await
             .map_err(|_| silent())?
             .map_err(failed)?;
@@ -146,5 +156,27 @@ fn delay(attempt: u32) -> Duration {
     match attempt {
         0 | 1 => Duration::ZERO,
         more => MAX_RETRY.min(RETRY * 2_u32.saturating_pow(more - 2)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_attempt_gives_the_engine_more_time_up_to_what_is_set() {
+        let patience = |attempt, millis| {
+            let request = Request {
+                endpoint: String::new(),
+                from: EventSeq::new(0),
+                attempt,
+                patience: Duration::from_millis(millis),
+            };
+            request.patience_now().as_millis()
+        };
+        let attempts: Vec<_> = (1..=5).map(|it| patience(it, 5_000)).collect();
+        assert_eq!(attempts, [1_000, 2_000, 4_000, 5_000, 5_000]);
+        assert_eq!(patience(1, 300), 300);
+        assert_eq!(patience(u32::MAX, 5_000), 5_000);
     }
 }

@@ -9,6 +9,7 @@ use domain::{DpRank, Epoch, RankEndpoint, Worker};
 use engine_wire::EventBatch;
 use event_feed::{Position, RankFeed, ReplayOffer, Rules};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::Resync;
 use crate::claims::Claims;
@@ -19,6 +20,7 @@ use crate::metrics::RankMetrics;
 use crate::outbox::Outbox;
 use crate::pages;
 use crate::positions::PositionReports;
+use crate::quiet::Quiet;
 use crate::subscriber::Intake;
 use crate::translate::Translator;
 
@@ -83,6 +85,10 @@ impl Parts {
         let position = self.position(rank, epoch);
         let kept = position.and_then(|it| Some((it.seq, kept_pages.remove(&rank)?)));
         Translator::new(model.clone(), *block_size, secret).gathering(*page_size, kept)
+    }
+
+    pub(super) fn quiet(&self, now: Instant) -> Quiet {
+        Quiet::new(self.config.quiet(), self.config.silence(), now)
     }
 
     pub(super) fn outbox(&self, rank: DpRank) -> Outbox {

@@ -45,6 +45,32 @@ async fn what_is_published_after_attaching_is_in_the_log_in_order_and_without_to
     ingest.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_last_message_that_nobody_heard_is_asked_for_soon_after_the_one_before_it() {
+    let (bus, data) = (Switched::new(), tempfile::tempdir().unwrap());
+    let mut rank = Rank::start(0, ALL).await;
+    register(&bus, 1, vec![rank.endpoint.clone()]).await;
+    // So long that it cannot be what shows it.
+    let ingest = Ingest::start_with(&bus, data.path(), |config| config.silence_ms = 3_600_000);
+    ingest.ready().await;
+    // Only once the live socket is heard is nothing else going to show it.
+    while ingest.events("published") == 0 {
+        rank.publish().await;
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    rank.publish().await;
+    rank.publish_unheard();
+
+    let published = rank.published();
+    let log = batches(&bus, 0, published as usize).await;
+    assert_eq!(numbers(&log), epoch_1(0..published));
+    // Nor is one that is lost later in the same pause missed for long.
+    rank.publish_unheard();
+    let log = batches(&bus, 0, published as usize + 1).await;
+    assert_eq!(numbers(&log), epoch_1(0..published + 1));
+    ingest.stop().await;
+}
+
 fn log_block_size() -> domain::BlockSize {
     domain::BlockSize::new(BLOCK).unwrap()
 }

@@ -13,7 +13,10 @@ async fn followed(bus: &Switched, data: &std::path::Path, silence_ms: u64) -> (R
     let mut rank = Rank::start(0, usize::MAX).await;
     (0..5).for_each(|_| rank.publish_unheard());
     register(bus, 1, vec![rank.endpoint.clone()]).await;
-    let ingest = Ingest::start_with(bus, data, |config| config.silence_ms = silence_ms);
+    let ingest = Ingest::start_with(bus, data, |config| {
+        config.quiet_ms = silence_ms;
+        config.silence_ms = silence_ms;
+    });
     ingest.ready().await;
     batches(bus, 0, 5).await;
     (rank, ingest)
