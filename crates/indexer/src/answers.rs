@@ -23,6 +23,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::Config;
 use crate::asked::Asked;
 use crate::dump::Dumps;
+use crate::members::Members;
 
 /// The most blocks of one request: 16 million tokens of 16-token blocks.
 const MAX_REQUEST_BLOCKS: usize = 1 << 20;
@@ -41,12 +42,13 @@ pub(crate) struct Answers {
     /// Targets whose claims are not complete, or that wait for lost events.
     not_ready: Mutex<BTreeMap<Target, TargetState>>,
     carried: Mutex<Carried>,
+    pub(crate) members: Members,
     /// When the index was last known to be level with the log; none until it has been once.
     level_at: Mutex<Option<Timestamp>>,
     /// What this index does not follow is unknown to it.
-    shard: Shard,
+    pub(crate) shard: Shard,
     dumps: Dumps,
-    clock: Clock,
+    pub(crate) clock: Clock,
 }
 
 impl Answers {
@@ -56,6 +58,7 @@ impl Answers {
             reader: OnceLock::new(),
             not_ready: Mutex::default(),
             carried: Mutex::new(Carried::new(config.carried_blocks)),
+            members: Members::default(),
             level_at: Mutex::default(),
             shard: config.shard,
             dumps,
@@ -73,6 +76,18 @@ impl Answers {
     /// The index is level with the log as of `at`.
     pub(crate) fn level(&self, at: Timestamp) {
         *self.lock_level() = Some(at);
+    }
+
+    /// Since when the index is level with the log, and what it is asked. Fails until it has been level once: what
+    /// has not been read yet would pass for what nobody holds, and move conversations away from it.
+    pub(crate) fn level_reader(&self) -> Result<(Timestamp, &Reader), CallError> {
+        let level_at = *self.lock_level();
+        level_at
+            .zip(self.reader.get())
+            .ok_or_else(|| CallError::Unavailable {
+                service: "indexer",
+                why: "the log is still being read".to_owned(),
+            })
     }
 
     fn lock_level(&self) -> MutexGuard<'_, Option<Timestamp>> {
@@ -140,14 +155,7 @@ impl Index for Answers {
             }
             asked.blocks_of(depth)
         };
-        // What has not been read yet would pass for what nobody holds, and move conversations away from it.
-        let level_at = *self.lock_level();
-        let (Some(level_at), Some(reader)) = (level_at, self.reader.get()) else {
-            return Err(CallError::Unavailable {
-                service: "indexer",
-                why: "the log is still being read".to_owned(),
-            });
-        };
+        let (level_at, reader) = self.level_reader()?;
         let not_ready = self.not_ready().clone();
         let overlap = asked.overlap(reader, &namespace);
         Ok(OverlapAnswer {

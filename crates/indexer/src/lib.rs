@@ -11,6 +11,8 @@ mod beginning;
 mod config;
 mod dump;
 mod fleet;
+mod http;
+mod members;
 mod metrics;
 mod partitions;
 mod pieces;
@@ -95,6 +97,12 @@ impl Indexer {
     /// Answers from this process's own index, from now on and for as long as the handle is kept.
     pub fn index(&self) -> Arc<dyn Index> {
         self.answers.clone()
+    }
+
+    /// The same over HTTP, in the shape of other indexers: `POST /query` and `/query_by_hash`, `GET /workers` and
+    /// `/health`. Of models and their block sizes it knows what it has read of `fleet`.
+    pub fn routes(&self) -> axum::Router {
+        http::routes(self.answers.clone())
     }
 
     /// Reads the store, then follows the log until told to stop. Fails only where the store's folder cannot

@@ -116,7 +116,7 @@ pub(crate) fn registrations(writer: &mut Writer, changes: Vec<Change>, now: Time
             },
             Change::Deleted(key) => {
                 if let Some(worker) = worker(&key) {
-                    writer.fleet.deregister(&worker, now);
+                    writer.deregister(&worker, now);
                 }
             }
             Change::CaughtUp => {}

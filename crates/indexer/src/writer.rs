@@ -104,6 +104,7 @@ impl Writer {
     /// Takes note of a registration. What a worker had when it was dropped is asked for again if it is back
     /// in the same incarnation: its engine went on, and says nothing a second time of its own accord.
     pub(crate) fn register(&mut self, worker: &Worker, now: Timestamp) {
+        self.answers.members.register(worker.clone());
         let fence = self.answers.read().fence_of(&worker.id);
         for (target, position) in self.fleet.register(worker, now) {
             if fence.is_none_or(|fence| fence <= target.epoch) {
@@ -113,6 +114,12 @@ impl Writer {
                 self.settle(&target, now);
             }
         }
+    }
+
+    /// Takes note that a registration was taken back.
+    pub(crate) fn deregister(&mut self, worker: &WorkerId, now: Timestamp) {
+        self.answers.members.deregister(worker);
+        self.fleet.deregister(worker, now);
     }
 
     /// Takes one record of a partition; `before` is the record before it.

@@ -160,13 +160,13 @@ impl Alone {
         self.follow_fleet();
         let indexer = compose::indexer(&self.given, shard, self.fleet.feed())?;
         let indexer = indexer.with_siblings(self.siblings(shard).await);
-        let index = indexer.index();
+        let (index, routes) = (indexer.index(), indexer.routes());
         let services = Services::default().index(index.clone());
         self.answer(ServiceKind::Indexer, shard.share(), services)
             .await?;
         self.process
             .spawn("indexer", indexer.run(self.late.clone()));
-        Ok(index_api::routes(index))
+        Ok(index_api::routes(index).merge(routes))
     }
 
     /// Whom an indexer without a store may begin with.

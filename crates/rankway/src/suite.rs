@@ -35,6 +35,8 @@ pub struct Suite {
     pub routers: Vec<router_api::Handle>,
     /// What each rank holds.
     pub index: Arc<dyn Index>,
+    /// The index over HTTP, in the shape of other indexers.
+    pub index_routes: axum::Router,
     /// The metrics, health and clock of all.
     pub context: Context,
     bus: OpenBus,
@@ -67,6 +69,7 @@ impl Suite {
             dispatch: adapter.dispatch(),
         };
         let index = peers.index.clone();
+        let index_routes = indexer.routes();
 
         let mut routers = Vec::new();
         for (number, router) in config.routers.into_iter().enumerate() {
@@ -90,6 +93,7 @@ impl Suite {
         Ok(Self {
             routers: handles,
             index,
+            index_routes,
             context,
             bus,
         })

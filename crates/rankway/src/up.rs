@@ -77,7 +77,8 @@ fn serve_admin(
     let address = listener.local_addr().context("read the admin address")?;
     let routes = service_kit::admin_routes(suite.context.clone())
         .merge(suite.routers[0].admin_routes())
-        .merge(index_api::routes(suite.index.clone()));
+        .merge(index_api::routes(suite.index.clone()))
+        .merge(suite.index_routes.clone());
     let routes = service_kit::protect(routes, settings.admin.token.clone());
     let shutdown = process.shutdown();
     process.spawn("admin", async move {

@@ -73,6 +73,7 @@ pub(crate) struct World {
 /// A running indexer.
 pub(crate) struct Running {
     pub(crate) index: Arc<dyn Index>,
+    pub(crate) routes: axum::Router,
     pub(crate) health: Health,
     registry: prometheus::Registry,
     shutdown: CancellationToken,
@@ -175,12 +176,13 @@ pub(crate) fn start_with(
     let (health, registry) = (context.health.clone(), context.registry.clone());
     let indexer = Indexer::new(config, bus, feed, context).unwrap();
     let indexer = indexer.with_siblings(siblings);
-    let index = indexer.index();
+    let (index, routes) = (indexer.index(), indexer.routes());
     let shutdown = CancellationToken::new();
     let mut task = JoinSet::new();
     task.spawn(indexer.run(shutdown.clone()));
     Running {
         index,
+        routes,
         health,
         registry,
         shutdown,
