@@ -180,9 +180,12 @@ pub enum InvalidConfig {
     },
     /// Events are drained when somebody asks.
     #[error(
-        "misbehave publish-late needs events that are published, which those of tensorrt-llm are not"
+        "misbehave {kind} needs events that are published, which those of tensorrt-llm are not"
     )]
-    PublishLate,
+    NotPublished {
+        /// Which misbehaviour.
+        kind: &'static str,
+    },
 }
 
 /// The release that an engine is of.
@@ -295,8 +298,10 @@ impl Config {
         if self.conversations.is_some() && self.engine != Dialect::TensorRtLlm {
             return Err(InvalidConfig::Conversations { engine });
         }
-        if !self.misbehave.publish_late.is_zero() && self.engine == Dialect::TensorRtLlm {
-            return Err(InvalidConfig::PublishLate);
+        if let Some(kind) = self.misbehave.needs_publishers()
+            && self.engine == Dialect::TensorRtLlm
+        {
+            return Err(InvalidConfig::NotPublished { kind });
         }
         if self.start_rank == 0 && self.misbehave.local_ranks {
             return Err(InvalidConfig::LocalRanks);

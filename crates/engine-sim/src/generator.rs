@@ -50,7 +50,7 @@ impl Generator {
 }
 
 /// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): every input bit changes every output bit.
-const fn mixed(value: u64) -> u64 {
+pub(crate) const fn mixed(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ (value >> 31)

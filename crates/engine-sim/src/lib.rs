@@ -8,7 +8,8 @@
 //! It can be told to misbehave as engines have done ([`Misbehaviour`]), for those who must notice.
 //!
 //! Beyond the engines' APIs it has `GET /debug/kv_blocks`: what each rank's cache holds, in the hashes of `domain`,
-//! and `GET /debug/requests`: the last requests served, which rank was asked for, which ran, and what was cached.
+//! `GET /debug/requests`: the last requests served, which rank was asked for, which ran, and what was cached, and
+//! `GET /debug/events`: what became of event messages on their way; `POST /debug/events?cut=1` loses all until `cut=0`.
 
 mod announcer;
 mod config;
@@ -20,6 +21,7 @@ mod gathered;
 mod generator;
 mod http;
 mod journal;
+mod line;
 mod metrics;
 mod misbehaviour;
 mod publisher;

@@ -29,6 +29,10 @@ pub struct Misbehaviour {
     pub restart_after: Option<u64>,
     /// How long after they happened its events are published.
     pub publish_late: Duration,
+    /// Of its messages one in a hundred is lost on the way, and others are overtaken by up to 16, or come twice.
+    pub lossy_events: bool,
+    /// Of the requests for a replay one in twenty is lost.
+    pub lossy_replays: bool,
 }
 
 /// A text that is no list of misbehaviours.
@@ -37,7 +41,8 @@ pub enum InvalidMisbehaviour {
     /// There is no such kind.
     #[error(
         "there is no {kind:?}: write ignore-rank, ignore-rank=ENDPOINT,..., local-ranks, \
-         only-rank-0-publishes, restart-after=REQUESTS or publish-late=MILLISECONDS"
+         only-rank-0-publishes, restart-after=REQUESTS, publish-late=MILLISECONDS, lossy-events or \
+         lossy-replays"
     )]
     Kind {
         /// What was written.
@@ -59,6 +64,19 @@ pub enum InvalidMisbehaviour {
         /// The largest allowed.
         most: u64,
     },
+}
+
+impl Misbehaviour {
+    /// What of it is about events that are published.
+    pub(crate) fn needs_publishers(&self) -> Option<&'static str> {
+        let kinds = [
+            ("publish-late", !self.publish_late.is_zero()),
+            ("lossy-events", self.lossy_events),
+            ("lossy-replays", self.lossy_replays),
+        ];
+        let mut set = kinds.into_iter().filter(|it| it.1);
+        set.next().map(|it| it.0)
+    }
 }
 
 fn names() -> String {
@@ -86,6 +104,8 @@ impl FromStr for Misbehaviour {
                 }
                 ("local-ranks", None) => misbehaviour.local_ranks = true,
                 ("only-rank-0-publishes", None) => misbehaviour.only_rank_0_publishes = true,
+                ("lossy-events", None) => misbehaviour.lossy_events = true,
+                ("lossy-replays", None) => misbehaviour.lossy_replays = true,
                 ("restart-after", value) => {
                     let requests = number("restart-after", value, MAX_REQUESTS)?;
                     misbehaviour.restart_after = Some(requests);
@@ -144,6 +164,12 @@ impl fmt::Display for Misbehaviour {
         if !self.publish_late.is_zero() {
             kinds.push(format!("publish-late={}", self.publish_late.as_millis()));
         }
+        let ways = [
+            ("lossy-events", self.lossy_events),
+            ("lossy-replays", self.lossy_replays),
+        ];
+        let named = ways.into_iter().filter(|it| it.1);
+        kinds.extend(named.map(|it| it.0.to_owned()));
         f.write_str(&kinds.join(","))
     }
 }
@@ -174,7 +200,8 @@ mod tests {
 
     #[test]
     fn a_list_is_read_and_written_back() {
-        let all = "ignore-rank,local-ranks,only-rank-0-publishes,restart-after=3,publish-late=1500";
+        let all = "ignore-rank,local-ranks,only-rank-0-publishes,restart-after=3,publish-late=1500,\
+                   lossy-events,lossy-replays";
         let misbehaviour = parsed(all);
         assert_eq!(misbehaviour.to_string(), all);
         assert_eq!(misbehaviour.restart_after, Some(3));

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use crate::line::{LATEST, Line, LineState};
 use bytes::Bytes;
 use domain::{DpRank, EventSeq, RankEndpoint};
 use engine_wire::{decode_replay_request, live_frames, replay_end_frames, replay_frames};
@@ -51,6 +52,12 @@ pub(crate) struct Ports<'a> {
     pub(crate) keep: u32,
     /// How long after it came about it publishes something.
     pub(crate) late: Duration,
+    /// Whether its messages are lost, late and repeated on their way.
+    pub(crate) lossy: bool,
+    /// Whether requests for a replay are lost.
+    pub(crate) lossy_replays: bool,
+    /// What that follows from.
+    pub(crate) seed: u64,
 }
 
 /// One rank's sockets, bound.
@@ -63,6 +70,8 @@ pub(crate) struct Publisher {
     next_seq: EventSeq,
     kept: VecDeque<(EventSeq, Vec<u8>)>,
     keep: usize,
+    line: Line<ZmqMessage>,
+    last_sent: Instant,
 }
 
 impl Publisher {
@@ -97,6 +106,8 @@ impl Publisher {
             next_seq: EventSeq::new(0),
             kept: VecDeque::new(),
             keep: ports.keep as usize,
+            line: Line::new(ports.seed, dp_rank, ports.lossy, ports.lossy_replays),
+            last_sent: Instant::now(),
         };
         Ok((publisher, sender))
     }
@@ -106,11 +117,17 @@ impl Publisher {
         &self.endpoint
     }
 
+    /// What becomes of its messages.
+    pub(crate) fn line(&self) -> LineState {
+        self.line.state()
+    }
+
     /// Publishes and replays until told to stop.
     pub(crate) async fn run(mut self, shutdown: CancellationToken) {
         let mut next: Option<Publication> = None;
         loop {
             let due = next.as_ref().map(|it| it.made + self.late);
+            let arrives = self.line.is_late().then(|| self.last_sent + LATEST);
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return,
@@ -125,6 +142,11 @@ impl Publisher {
                     Some(publication) => next = Some(publication),
                     None => return,
                 },
+                () = at(arrives), if arrives.is_some() => {
+                    for message in self.line.arrive() {
+                        self.send(message).await;
+                    }
+                }
                 request = receive(self.replay.as_mut()) => self.answer(request).await,
             }
         }
@@ -150,9 +172,16 @@ impl Publisher {
             self.kept.push_back((seq, payload.clone()));
         }
         let frames = live_frames(&self.endpoint.topic, seq, payload);
+        self.last_sent = Instant::now();
+        for message in self.line.carry(message(None, frames)) {
+            self.send(message).await;
+        }
+    }
+
+    async fn send(&mut self, message: ZmqMessage) {
         // PUB drops for subscribers that do not keep up, who see the gap; it has no other error.
-        if let Err(error) = self.publish.send(message(None, frames)).await {
-            warn!(rank = %self.endpoint.dp_rank, %seq, %error, "batch not published");
+        if let Err(error) = self.publish.send(message).await {
+            warn!(rank = %self.endpoint.dp_rank, %error, "batch not published");
         }
     }
 
@@ -165,6 +194,9 @@ impl Publisher {
         let Some((peer, request)) = frames.split_first() else {
             return;
         };
+        if !self.line.hears_request() {
+            return;
+        }
         let first = match decode_replay_request(request) {
             Ok(first) => first,
             Err(error) => return warn!(%rank, %error, "not a replay request"),

@@ -21,6 +21,7 @@ use crate::dialect::Dialect;
 use crate::drained::Drained;
 use crate::driver::{Driver, DriverHandle};
 use crate::http::{self, Surface};
+use crate::line::LineState;
 use crate::publisher::{Ports, Publication, Publisher};
 use crate::ranks::Ranks;
 use crate::{Config, InvalidConfig};
@@ -85,6 +86,7 @@ impl EngineSim {
             .expect("the counts were checked to be at least 1");
         let (publishers, senders) = publishers(&config, checked.ranks, http_addr.ip()).await?;
         let kv_endpoints: Vec<_> = publishers.iter().map(|it| it.endpoint().clone()).collect();
+        let lines = publishers.iter().map(Publisher::line).collect();
         let drained = Drained::of(&config);
         let announcer = Announcer {
             drained: drained.clone(),
@@ -98,7 +100,7 @@ impl EngineSim {
         let restart_after = config.misbehave.restart_after;
         let kept = config.conversations.map(|it| it.router(config.max_running));
         let (driver, handle) = Driver::new(engine, config.speed_up, restart_after, announcer, kept);
-        let surface = surface(config, checked, handle, &kv_endpoints, drained);
+        let surface = surface(config, checked, handle, &kv_endpoints, (drained, lines));
         Ok(Self {
             http_addr,
             listener,
@@ -189,6 +191,9 @@ async fn publishers(
             topic: &config.kv_events_topic,
             keep: config.buffer_steps,
             late: config.misbehave.publish_late,
+            lossy: config.misbehave.lossy_events,
+            lossy_replays: config.misbehave.lossy_replays,
+            seed: config.seed,
         };
         let (publisher, sender) = Publisher::bind(rank, &ports)
             .await
@@ -229,12 +234,13 @@ fn surface(
     checked: Checked,
     driver: DriverHandle,
     kv_endpoints: &[RankEndpoint],
-    drained: Option<Drained>,
+    (drained, lines): (Option<Drained>, Vec<LineState>),
 ) -> Surface {
     Surface {
         sources: crate::sources::body(&config, &checked, kv_endpoints),
         conversations: config.conversations,
         drained,
+        lines,
         driver,
         model: checked.model,
         lora_adapters: checked.lora_adapters,

@@ -4,6 +4,7 @@
 mod answer;
 mod body;
 mod error;
+mod events;
 mod generate;
 mod messages;
 mod openai;
@@ -34,6 +35,7 @@ use crate::conversations::Conversations;
 use crate::dialect::Dialect;
 use crate::drained::Drained;
 use crate::driver::DriverHandle;
+use crate::line::LineState;
 use crate::metrics;
 use crate::misbehaviour::Misbehaviour;
 use crate::ranks::Ranks;
@@ -62,6 +64,8 @@ pub(crate) struct Surface {
     pub(crate) conversations: Option<Conversations>,
     /// What it gives of its events; none where it gives none.
     pub(crate) drained: Option<Drained>,
+    /// What becomes of the messages of each rank that publishes.
+    pub(crate) lines: Vec<LineState>,
     pub(crate) clock: Clock,
     /// Numbers the answers.
     pub(crate) next_answer: AtomicU64,
@@ -98,7 +102,8 @@ pub(crate) fn routes(surface: Surface) -> Router {
         )
         .route("/metrics", get(metrics_text))
         .route("/debug/kv_blocks", get(kv_blocks))
-        .route("/debug/requests", get(requests));
+        .route("/debug/requests", get(requests))
+        .route("/debug/events", get(events::show).post(events::cut));
     let more = Router::new()
         .route(Endpoint::Responses.path(), post(generate::responses))
         .route(Endpoint::Messages.path(), post(generate::messages));

@@ -151,3 +151,26 @@ async fn events_come_late_and_in_order() {
     assert!(batches[0].1.ts < batches[1].1.ts);
     sim.stop().await;
 }
+
+#[tokio::test]
+async fn what_is_lost_on_the_way_is_counted_and_can_still_be_replayed() {
+    let sim = Sim::start(misbehaving("lossy-events")).await;
+    for (cut, lost) in [("1", 3), ("0", 3)] {
+        let path = format!("/debug/events?cut={cut}");
+        let told = sim.send(&path, &[], Some(json!(null))).await;
+        assert_eq!(told.status(), StatusCode::NO_CONTENT);
+        for turn in 0..3 {
+            let topic = format!("{cut}.{turn}");
+            ask(&sim, "/v1/completions", "0", &topic).await;
+        }
+        let ranks = sim.get("/debug/events").await["ranks"].clone();
+        assert_eq!(ranks[0]["sent"], published(&sim, 0).await);
+        assert_eq!(
+            (&ranks[0]["lost"], &ranks[1]["sent"]),
+            (&json!(lost), &json!(0))
+        );
+    }
+    let told = sim.send("/debug/events?cut=2", &[], Some(json!(null)));
+    assert_eq!(told.await.status(), StatusCode::BAD_REQUEST);
+    sim.stop().await;
+}

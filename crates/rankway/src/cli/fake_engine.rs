@@ -27,6 +27,9 @@ Several, with commas between them:
   restart-after=N         after N requests, once idle: forget the caches and count events from
                           0 again without a word, connections stay open
   publish-late=MILLIS     publish events that long after they happened
+  lossy-events            lose one event message in a hundred on the way, have others overtaken by
+                          up to 16, or come twice
+  lossy-replays           lose one request for a replay in twenty
 
 A tensorrt-llm is one behind the worker of deploy/trtllm: chat and text completions, a rank in
 X-Data-Parallel-Rank, and no event ports, since whoever wants its events asks for them.
