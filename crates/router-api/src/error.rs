@@ -38,6 +38,18 @@ pub(crate) enum ApiError {
         /// What there is.
         known: String,
     },
+    /// No such decision waits for its outcome.
+    #[error("{why}")]
+    UnknownDecision {
+        /// Why not.
+        why: String,
+    },
+    /// Somebody else is doing the same.
+    #[error("{why}")]
+    Conflict {
+        /// What.
+        why: String,
+    },
     /// There is no such path.
     #[error("there is no {path}")]
     UnknownPath {
@@ -127,7 +139,10 @@ impl ApiError {
             Self::Invalid { .. } => StatusCode::BAD_REQUEST,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Stalled { .. } => StatusCode::REQUEST_TIMEOUT,
-            Self::UnknownModel { .. } | Self::UnknownPath { .. } => StatusCode::NOT_FOUND,
+            Self::UnknownModel { .. } | Self::UnknownPath { .. } | Self::UnknownDecision { .. } => {
+                StatusCode::NOT_FOUND
+            }
+            Self::Conflict { .. } => StatusCode::CONFLICT,
             Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::NoTarget { .. } | Self::Unavailable { .. } | Self::Overloaded { .. } => {
                 StatusCode::SERVICE_UNAVAILABLE
@@ -148,6 +163,12 @@ impl ApiError {
                 Some("model_not_found"),
             ),
             Self::UnknownPath { .. } => ("invalid_request_error", None, Some("not_found")),
+            Self::UnknownDecision { .. } => (
+                "invalid_request_error",
+                Some("decision"),
+                Some("decision_not_found"),
+            ),
+            Self::Conflict { .. } => ("invalid_request_error", None, Some("conflict")),
             Self::Method { .. } => ("invalid_request_error", None, Some("method_not_allowed")),
             Self::NoTarget { .. } => ("server_error", None, Some("no_target")),
             Self::Unavailable { .. } => ("server_error", None, Some("unavailable")),
@@ -189,6 +210,8 @@ impl IntoResponse for ApiError {
             | Self::Stalled { .. }
             | Self::UnknownModel { .. }
             | Self::UnknownPath { .. }
+            | Self::UnknownDecision { .. }
+            | Self::Conflict { .. }
             | Self::Method { .. } => {}
         }
         response

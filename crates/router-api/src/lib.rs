@@ -19,6 +19,7 @@ mod metrics;
 mod mind;
 mod mismatch;
 mod openai;
+mod outcome;
 mod place;
 mod presence;
 mod public;

@@ -16,12 +16,18 @@ use crate::admin::workers;
 use crate::bindings::finish;
 use crate::error::{ApiError, excerpt};
 use crate::infer::infer;
+use crate::outcome::{Committed, outcome};
 use crate::replica::Replica;
 use crate::route::route;
 
 const OPENAPI: &str = include_str!("openapi.json");
 
-pub(crate) fn routes(replica: Arc<Replica>) -> Router {
+pub(crate) fn routes(committed: Arc<Committed>) -> Router {
+    let replica = committed.replica.clone();
+    let elsewhere = Router::new()
+        .route("/v1/route", post(route))
+        .route("/v1/outcome", post(outcome))
+        .with_state(committed);
     let served = Endpoint::ALL
         .into_iter()
         .fold(Router::new(), |routes, endpoint| {
@@ -29,7 +35,7 @@ pub(crate) fn routes(replica: Arc<Replica>) -> Router {
             routes.route(endpoint.path(), post(serve))
         });
     served
-        .route("/v1/route", post(route))
+        .merge(elsewhere)
         .route("/finish_session", post(finish))
         .route("/v1/models", get(models))
         .route("/health", get(|| async { Json(json!({"status": "ok"})) }))

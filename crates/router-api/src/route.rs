@@ -1,44 +1,55 @@
 //! `POST /v1/route`: a decision without a dispatch, for people who dispatch themselves.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::Request;
 use axum::response::{IntoResponse, Response};
-use contracts::rpc::CallEnd;
 use domain::ModelName;
 use http::HeaderMap;
-use routing::Status;
+use routing::Decision;
+use tokio::time::Instant;
 
 use crate::error::ApiError;
 use crate::intake::{Intake, TokenSource};
 use crate::openai::Fields;
+use crate::outcome::Committed;
 use crate::place::Placing;
 use crate::replica::Replica;
-use crate::view::DecisionView;
+use crate::view::{DecisionView, RouteView, SendView};
 
-/// Answers where a request would go. With `"commit": true` the conversation is bound there and the choice
-/// stands; the reservation ends at once either way, because nothing tells when its prefill is done.
-pub(crate) async fn route(State(replica): State<Arc<Replica>>, request: Request<Body>) -> Response {
+/// Answers where a request would go. With `"commit": true` its work is reserved and its conversation bound there, until
+/// its outcome is told or its lease ends; else the answer leaves nothing.
+pub(crate) async fn route(
+    State(committed): State<Arc<Committed>>,
+    request: Request<Body>,
+) -> Response {
     let (parts, body) = request.into_parts();
     let mut model = None;
-    let routed = serve(&replica, &parts.headers, body, &mut model).await;
+    let routed = serve(&committed, &parts.headers, body, &mut model).await;
     let response = routed.unwrap_or_else(IntoResponse::into_response);
-    replica.count(model.as_ref(), response.status());
+    committed.replica.count(model.as_ref(), response.status());
     response
 }
 
 async fn serve(
-    replica: &Arc<Replica>,
+    committed: &Committed,
     headers: &HeaderMap,
     body: Body,
     model: &mut Option<ModelName>,
 ) -> Result<Response, ApiError> {
+    let replica = &committed.replica;
     let limit = replica.config.max_body;
     let held = replica.bodies.read(headers, body, limit).await?;
+    let received = Instant::now();
     let fields = Fields::read(&held.bytes)?;
+    let lease = match fields.commit {
+        Some(true) => Some(fields.lease()?),
+        Some(false) | None => None,
+    };
     let mut intake = Intake::read(replica, headers, fields.endpoint(), &fields)?;
     *model = Some(intake.model.clone());
     let source = TokenSource::of(replica, &intake, fields.asked()?)?;
@@ -46,31 +57,48 @@ async fn serve(
     let blocks = replica
         .blocks(source, &intake, &fields, &held.bytes, authorization)
         .await;
-    let commit = fields.commit == Some(true);
-    replica.identify(&mut intake, &blocks, commit);
+    replica.identify(&mut intake, &blocks, lease.is_some());
     let mut placing = Placing {
         replica,
         intake: &intake,
         blocks: &blocks,
-        known: replica.ask(&intake, &blocks, commit).await,
+        known: replica.ask(&intake, &blocks, lease.is_some()).await,
         tried: Vec::new(),
         retry_of: None,
     };
-    let decision = match commit {
-        false => placing.preview()?,
-        true => {
+    let decision = match lease {
+        None => placing.preview()?,
+        Some(lease) => {
             let mut turn = placing.place().await?;
-            turn.first_chunk();
-            turn.end(Status::Served, &CallEnd::default());
-            turn.decision.clone()
+            turn.dispatched_elsewhere(received, placing.tail(&turn.decision));
+            let decision = turn.decision.clone();
+            committed.take(turn, lease)?;
+            decision
         }
     };
-    let workers = replica.mind.lock();
-    let url = workers
-        .worker(decision.place.worker())
-        .map(|it| it.url.clone());
-    drop(workers);
-    let entry = replica.ledger.get(decision.id);
-    let view = entry.map(|entry| DecisionView::of(&entry, url));
+    let view = view(replica, &intake, &decision, lease);
     Ok(Json(view).into_response())
+}
+
+fn view(
+    replica: &Replica,
+    intake: &Intake,
+    decision: &Decision,
+    lease: Option<Duration>,
+) -> Option<RouteView> {
+    let workers = replica.mind.lock();
+    let worker = workers.worker(decision.place.worker()).cloned();
+    drop(workers);
+    let entry = replica.ledger.get(decision.id)?;
+    let send = worker.as_ref().map(|worker| {
+        let rank = decision.target().map(|it| it.dp_rank);
+        let conversation = intake.lasting_id();
+        let salt = intake.salt.as_deref();
+        SendView::of(worker, intake.endpoint, rank, conversation.as_ref(), salt)
+    });
+    Some(RouteView {
+        decision: DecisionView::of(&entry, worker.map(|it| it.url)),
+        send,
+        lease_seconds: lease.map(|it| it.as_secs()),
+    })
 }

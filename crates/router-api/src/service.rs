@@ -25,6 +25,7 @@ use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::mind::{Ids, Mind};
 use crate::mismatch::MismatchWatch;
+use crate::outcome::Committed;
 use crate::replica::Replica;
 use crate::{admin, bindings, drain, emptied, follow, identity, presence, public};
 
@@ -169,9 +170,11 @@ impl RouterApi {
             bus.clone(),
             closing.clone(),
         ));
+        let committed = Arc::new(Committed::new(replica.clone()));
         let mut tasks = background(&replica, &bus, store, watches);
+        tasks.spawn(committed.clone().sweep());
         info!(%local_addr, policy = replica.config.policy.name(), "listening");
-        let routes = public::routes(replica.clone());
+        let routes = public::routes(committed.clone());
         let server = service_kit::serve(listener, routes, shutdown.clone());
         let drained = async {
             shutdown.cancelled().await;
@@ -187,6 +190,7 @@ impl RouterApi {
             () = drained => warn!("streams did not end in time and are cut"),
         }
         tasks.shutdown().await;
+        committed.close();
         closing.cancel();
         let last = async {
             follow::publish_once(&replica, bus.as_ref()).await?;

@@ -42,7 +42,16 @@ pub(crate) struct Turn {
     streams: bool,
     dispatched: Instant,
     first_chunk: Option<Instant>,
+    /// What whoever dispatched it has measured.
+    measured: Measured,
     ended: bool,
+}
+
+/// Times from the dispatch on, where somebody else measured them.
+#[derive(Clone, Copy, Default)]
+struct Measured {
+    ttft: Option<Duration>,
+    duration: Option<Duration>,
 }
 
 impl Turn {
@@ -63,6 +72,7 @@ impl Turn {
             streams,
             dispatched: Instant::now(),
             first_chunk: None,
+            measured: Measured::default(),
             ended: false,
         };
         turn.in_flight(1);
@@ -104,6 +114,30 @@ impl Turn {
         let added = self.dispatched.saturating_duration_since(received);
         let histogram = &self.replica.metrics.added_latency_seconds;
         histogram.observe(added.as_secs_f64());
+    }
+
+    /// Somebody else sends it, and measures what there is to measure: reports of it come late.
+    pub(crate) fn dispatched_elsewhere(&mut self, received: Instant, tail: Option<Tail>) {
+        self.dispatched(received, tail);
+        self.streams = false;
+    }
+
+    /// Whoever sent it says how long it took to the first token and to the end.
+    pub(crate) fn measured_elsewhere(
+        &mut self,
+        ttft: Option<Duration>,
+        duration: Option<Duration>,
+    ) {
+        if let (None, Some(ttft)) = (self.measured.ttft, ttft) {
+            self.replica.metrics.ends.first_byte(ttft);
+        }
+        self.measured.ttft = self.measured.ttft.or(ttft);
+        self.measured.duration = self.measured.duration.or(duration);
+    }
+
+    /// Whether anything of its answer has come.
+    pub(crate) const fn has_first_chunk(&self) -> bool {
+        self.first_chunk.is_some()
     }
 
     /// The engine has answered with success and its first byte is there.
@@ -215,8 +249,14 @@ impl Turn {
         let outcome = Outcome {
             status,
             // The first byte of an answer in one piece is its last, and says nothing of its prefill.
-            ttft: self.first_chunk.filter(|_| self.streams).map(since),
-            duration: self.first_chunk.map(|_| since(Instant::now())),
+            ttft: self
+                .measured
+                .ttft
+                .or(self.first_chunk.filter(|_| self.streams).map(since)),
+            duration: self
+                .measured
+                .duration
+                .or(self.first_chunk.map(|_| since(Instant::now()))),
             observed_rank,
             usage: end.usage.map(|it| self.replica.metrics.ends.believed(it)),
         };

@@ -1,6 +1,7 @@
 //! The fields that routing reads, borrowed from the body.
 
 use std::fmt;
+use std::time::Duration;
 
 use affinity::BodyIds;
 use domain::{Endpoint, SequenceHash, Tokens};
@@ -12,6 +13,11 @@ use crate::error::{ApiError, excerpt};
 
 /// Bytes of English text or JSON in a token, about: the length of a prompt that nobody has tokenised.
 const BYTES_PER_TOKEN: u64 = 4;
+/// How long the outcome of a committed decision is waited for, where nothing else is asked for: longer than a prefill
+/// takes, and than a long answer takes that is told of now and then.
+const LEASE: Duration = Duration::from_secs(300);
+/// The longest that may be asked for: what nobody tells of takes up room for so long.
+const LONGEST_LEASE_SECONDS: u64 = 3600;
 
 /// A request's fields. What else there is passes unread.
 #[derive(Debug, Deserialize)]
@@ -49,6 +55,8 @@ pub(crate) struct Fields<'a> {
     #[serde(borrow)]
     block_hashes: Option<&'a RawValue>,
     pub(crate) commit: Option<bool>,
+    #[serde(borrow)]
+    lease_seconds: Option<&'a RawValue>,
     // Where a conversation may be named; a wrong type is no error here.
     #[serde(borrow)]
     conversation: Option<&'a RawValue>,
@@ -124,6 +132,23 @@ impl<'a> Fields<'a> {
         match self.messages {
             Some(_) => Endpoint::Chat,
             None => Endpoint::Completions,
+        }
+    }
+
+    /// How long the outcome of what `/v1/route` commits to is waited for.
+    pub(crate) fn lease(&self) -> Result<Duration, ApiError> {
+        let Some(raw) = self.lease_seconds else {
+            return Ok(LEASE);
+        };
+        let seconds = serde_json::from_str(raw.get()).ok();
+        match seconds.filter(|it| (1..=LONGEST_LEASE_SECONDS).contains(it)) {
+            Some(seconds) => Ok(Duration::from_secs(seconds)),
+            None => Err(ApiError::Invalid {
+                message: format!(
+                    "lease_seconds is a whole number from 1 to {LONGEST_LEASE_SECONDS}"
+                ),
+                param: Some("lease_seconds"),
+            }),
         }
     }
 

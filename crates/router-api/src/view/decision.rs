@@ -235,7 +235,7 @@ impl RanView {
 }
 
 impl OutcomeView {
-    fn of(outcome: &Outcome) -> Self {
+    pub(super) fn of(outcome: &Outcome) -> Self {
         let milliseconds = |it: std::time::Duration| it.as_secs_f64() * 1e3;
         let usage = outcome.usage;
         Self {

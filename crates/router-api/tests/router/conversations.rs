@@ -174,6 +174,8 @@ async fn a_committed_decision_binds_the_conversation() {
         .post("/v1/route", &[], &body.to_string())
         .await
         .json();
+    let told = json!({"decision": routed["id"]}).to_string();
+    world.client.post("/v1/outcome", &[], &told).await;
     until_confirmed(&world, 1).await;
     let (_, rank) = turn(&world, &mut engine, &prompt(0..9)).await;
     assert_eq!(routed["dp_rank"].to_string(), rank.unwrap());

@@ -228,6 +228,7 @@ async fn what_it_serves_is_listed_and_counted() {
     assert!(!metrics.contains("made up"));
     let openapi = world.client.get("/openapi.json").await.json();
     assert!(openapi["paths"]["/v1/route"].is_object());
+    assert!(openapi["paths"]["/v1/outcome"].is_object());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,6 +10,7 @@ mod edges;
 mod engine;
 mod index;
 mod operator;
+mod outcome;
 mod owner;
 mod passing;
 mod ranks;

@@ -1,0 +1,129 @@
+//! `POST /v1/outcome`: what became of a request that somebody else dispatched, where `/v1/route` said and committed to.
+
+mod awaited;
+mod told;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::Request;
+use axum::response::{IntoResponse, Response};
+use contracts::rpc::CallEnd;
+use domain::DecisionId;
+use routing::Status;
+use tokio::time::{MissedTickBehavior, interval};
+
+use self::awaited::{Awaited, Desk};
+use self::told::{Phase, Told};
+use crate::error::ApiError;
+use crate::replica::Replica;
+use crate::turn::Turn;
+use crate::view::OutcomeAnswer;
+
+/// The longest report.
+const BODY_LIMIT: usize = 64 << 10;
+/// How often leases that have run out are looked for.
+const SWEEP_EVERY: Duration = Duration::from_millis(200);
+
+/// The decisions that somebody else dispatches, each until its outcome is told or its lease ends.
+pub(crate) struct Committed {
+    pub(crate) replica: Arc<Replica>,
+    desk: Desk,
+}
+
+impl Committed {
+    pub(crate) fn new(replica: Arc<Replica>) -> Self {
+        Self {
+            replica,
+            desk: Desk::default(),
+        }
+    }
+
+    /// Keeps a turn for `lease`, and as long again from each report on.
+    pub(crate) fn take(&self, turn: Turn, lease: Duration) -> Result<(), ApiError> {
+        self.desk.take(Awaited::new(turn, lease))
+    }
+
+    /// Gives back what nobody has told the outcome of in time, for ever.
+    pub(crate) async fn sweep(self: Arc<Self>) {
+        let mut ticks = interval(SWEEP_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            drop(self.desk.expired());
+        }
+    }
+
+    /// Gives everything back: nobody can tell this router anything more.
+    pub(crate) fn close(&self) {
+        drop(self.desk.all());
+    }
+
+    async fn settle(&self, told: Told) -> Result<OutcomeAnswer, ApiError> {
+        let id = told.decision;
+        let Some(mut reported) = self.desk.find(id)? else {
+            return Ok(self.answer(id, true));
+        };
+        let awaited = reported.awaited();
+        let awaited = awaited.expect("what was just found waits until its turn is taken");
+        let end = told.end(&awaited.turn.decision)?;
+        let turn = &mut awaited.turn;
+        turn.measured_elsewhere(told.ttft(), told.duration());
+        match told.phase {
+            Phase::FirstToken => {
+                turn.first_chunk();
+                Ok(OutcomeAnswer::awaited(id, awaited.renew()))
+            }
+            Phase::Done => {
+                if let Some(turn) = reported.take() {
+                    end_turn(turn, told.status(), &end).await;
+                }
+                Ok(self.answer(id, false))
+            }
+        }
+    }
+
+    fn answer(&self, id: DecisionId, repeated: bool) -> OutcomeAnswer {
+        OutcomeAnswer::settled(id, self.replica.ledger.get(id).as_ref(), repeated)
+    }
+}
+
+async fn end_turn(mut turn: Turn, status: Status, end: &CallEnd) {
+    match status {
+        Status::Served => {
+            turn.first_chunk();
+            turn.end(status, end);
+        }
+        Status::Cancelled | Status::Invalid => turn.end(status, end),
+        _ if turn.has_first_chunk() => turn.end(status, end),
+        // Who tries again at once shall find the conversation free.
+        Status::Refused | Status::Failed | Status::RankRefused | Status::Unreachable => {
+            turn.give_up(status).await;
+        }
+    }
+}
+
+/// Takes what became of a request. Told twice it answers the same; what was told first stands.
+pub(crate) async fn outcome(
+    State(committed): State<Arc<Committed>>,
+    request: Request<Body>,
+) -> Response {
+    let (parts, body) = request.into_parts();
+    let read = committed
+        .replica
+        .bodies
+        .read(&parts.headers, body, BODY_LIMIT);
+    let settled = async {
+        let told = Told::read(&read.await?.bytes)?;
+        committed.settle(told).await
+    };
+    let response = match settled.await {
+        Ok(answer) => Json(answer).into_response(),
+        Err(error) => error.into_response(),
+    };
+    committed.replica.count(None, response.status());
+    response
+}

@@ -1,0 +1,191 @@
+//! Which decisions wait for their outcome, and which have had it.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use domain::DecisionId;
+use tokio::time::Instant;
+
+use crate::error::ApiError;
+use crate::turn::Turn;
+
+/// Decisions that wait at once, some KiB each with what they were made from.
+const MAX_AWAITED: usize = 16_384;
+/// Decisions remembered once they are over, so that a report that is sent again has its answer: as many as are kept
+/// whole.
+const MAX_OVER: usize = 10_000;
+
+/// A turn whose outcome is to be told.
+pub(super) struct Awaited {
+    pub(super) turn: Turn,
+    lease: Duration,
+    until: Instant,
+}
+
+/// All of them, and those that are over.
+#[derive(Default)]
+pub(super) struct Desk {
+    /// Guards what is below; held to look up or to change one, and to look for those whose lease has ended.
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    awaited: HashMap<DecisionId, Awaited>,
+    /// Of which a report is being taken.
+    reported: HashSet<DecisionId>,
+    over: HashMap<DecisionId, Over>,
+    /// Oldest first.
+    order: VecDeque<DecisionId>,
+}
+
+/// How a decision stopped waiting.
+#[derive(Clone, Copy)]
+enum Over {
+    Settled,
+    Expired(Duration),
+}
+
+/// A decision of which a report is being taken. When dropped it waits on, or is settled if its turn was taken.
+pub(super) struct Reported<'a> {
+    desk: &'a Desk,
+    id: DecisionId,
+    awaited: Option<Awaited>,
+}
+
+impl Reported<'_> {
+    /// What waits; none once its turn was taken.
+    pub(super) const fn awaited(&mut self) -> Option<&mut Awaited> {
+        self.awaited.as_mut()
+    }
+
+    /// It is over.
+    pub(super) fn take(&mut self) -> Option<Turn> {
+        self.awaited.take().map(|it| it.turn)
+    }
+}
+
+impl Drop for Reported<'_> {
+    fn drop(&mut self) {
+        let mut state = self.desk.lock();
+        state.reported.remove(&self.id);
+        match self.awaited.take() {
+            Some(awaited) => {
+                state.awaited.insert(self.id, awaited);
+            }
+            None => state.close(self.id, Over::Settled),
+        }
+    }
+}
+
+impl Awaited {
+    pub(super) fn new(turn: Turn, lease: Duration) -> Self {
+        Self {
+            turn,
+            lease,
+            until: Instant::now() + lease,
+        }
+    }
+
+    /// Its lease begins anew.
+    pub(super) fn renew(&mut self) -> Duration {
+        self.until = Instant::now() + self.lease;
+        self.lease
+    }
+}
+
+impl Desk {
+    /// Refuses it where too many wait already; its turn is given back then.
+    pub(super) fn take(&self, awaited: Awaited) -> Result<(), ApiError> {
+        let mut state = self.lock();
+        if MAX_AWAITED <= state.awaited.len() + state.reported.len() {
+            drop(state);
+            drop(awaited);
+            return Err(ApiError::Unavailable {
+                why: format!("{MAX_AWAITED} decisions wait for their outcome already"),
+            });
+        }
+        state.awaited.insert(awaited.turn.decision.id, awaited);
+        Ok(())
+    }
+
+    /// Takes a decision out, if it waits and its lease goes on; none where its outcome was told before.
+    pub(super) fn find(&self, id: DecisionId) -> Result<Option<Reported<'_>>, ApiError> {
+        let mut state = self.lock();
+        if let Some(awaited) = state.awaited.remove(&id) {
+            if Instant::now() < awaited.until {
+                state.reported.insert(id);
+                return Ok(Some(Reported {
+                    desk: self,
+                    id,
+                    awaited: Some(awaited),
+                }));
+            }
+            let lease = awaited.lease;
+            state.close(id, Over::Expired(lease));
+            drop(state);
+            drop(awaited);
+            return Err(expired(id, lease));
+        }
+        if state.reported.contains(&id) {
+            return Err(ApiError::Conflict {
+                why: format!("another report of decision {id} is being taken"),
+            });
+        }
+        match state.over.get(&id) {
+            Some(Over::Settled) => Ok(None),
+            Some(Over::Expired(lease)) => Err(expired(id, *lease)),
+            None => Err(ApiError::UnknownDecision {
+                why: format!(
+                    "no decision {id} waits for its outcome here: it was made without \"commit\": true, or by another \
+                     router, or too long ago"
+                ),
+            }),
+        }
+    }
+
+    /// Takes out all whose lease has ended.
+    pub(super) fn expired(&self) -> Vec<Awaited> {
+        let now = Instant::now();
+        let mut state = self.lock();
+        let late = state.awaited.iter().filter(|(_, it)| it.until <= now);
+        let late: Vec<_> = late.map(|(id, it)| (*id, it.lease)).collect();
+        let taken = late.into_iter().filter_map(|(id, lease)| {
+            state.close(id, Over::Expired(lease));
+            state.awaited.remove(&id)
+        });
+        taken.collect()
+    }
+
+    /// Takes out all.
+    pub(super) fn all(&self) -> Vec<Awaited> {
+        let awaited = std::mem::take(&mut self.lock().awaited);
+        awaited.into_values().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn close(&mut self, id: DecisionId, how: Over) {
+        self.over.insert(id, how);
+        self.order.push_back(id);
+        if MAX_OVER < self.order.len()
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.over.remove(&oldest);
+        }
+    }
+}
+
+fn expired(id: DecisionId, lease: Duration) -> ApiError {
+    ApiError::UnknownDecision {
+        why: format!(
+            "the lease of decision {id} ended {} s after the last word of it: it counts as cancelled",
+            lease.as_secs()
+        ),
+    }
+}

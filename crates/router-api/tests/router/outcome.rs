@@ -1,0 +1,264 @@
+//! Requests that somebody else dispatches: routed, committed to, and told of.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::client::Answer;
+use crate::engine::Engine;
+use crate::world::World;
+
+/// Whose prefill takes seconds by all that a new router knows, so that its reservation is seen.
+const LONG: usize = 80_000;
+
+impl World {
+    async fn commit(&self, more: Value) -> Value {
+        let mut body =
+            json!({"model": "m", "token_ids": vec![7; LONG], "conversation": "c", "commit": true});
+        merge(&mut body, more);
+        let answer = self.client.post("/v1/route", &[], &body.to_string()).await;
+        assert_eq!(answer.status, 200, "{}", answer.json());
+        answer.json()
+    }
+
+    async fn tell(&self, routed: &Value, more: Value) -> Answer {
+        let mut body = json!({"decision": routed["id"]});
+        merge(&mut body, more);
+        let body = body.to_string();
+        self.client.post("/v1/outcome", &[], &body).await
+    }
+
+    /// Told, and taken.
+    async fn settle(&self, routed: &Value, more: Value) -> Value {
+        let answer = self.tell(routed, more).await;
+        assert_eq!(answer.status, 200, "{}", answer.json());
+        answer.json()
+    }
+
+    async fn pending(&self) -> u64 {
+        let targets = self.admin("targets").await;
+        let targets = targets["targets"].as_array().unwrap().iter();
+        targets
+            .map(|it| it["pending_tokens"].as_u64().unwrap())
+            .sum()
+    }
+
+    async fn bound(&self) -> Vec<Value> {
+        let bindings = self.admin("bindings").await;
+        bindings["bindings"].as_array().unwrap().clone()
+    }
+}
+
+fn merge(body: &mut Value, more: Value) {
+    let Value::Object(more) = more else { return };
+    body.as_object_mut().unwrap().extend(more);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_committed_decision_holds_its_place_until_its_outcome_is_told() {
+    let engine = Engine::start().await;
+    let world = World::before(&[&engine]).await;
+
+    let routed = world.commit(json!({})).await;
+    assert_eq!(routed["lease_seconds"], 300);
+    assert_eq!(routed["url"], engine.url);
+    let rank = routed["dp_rank"].to_string();
+    let headers = json!({"X-Data-Parallel-Rank": rank});
+    assert_eq!(routed["send"], json!({"headers": headers, "fields": {}}));
+    assert!(0 < world.pending().await);
+    assert_eq!(world.gauge("rankway_target_inflight"), 1.0);
+    assert_eq!(world.bound().await[0]["state"], "provisional");
+
+    let begun = json!({"phase": "first_token", "worker": "w1", "ttft_ms": 1500});
+    let begun = world.settle(&routed, begun).await;
+    assert_eq!(begun["lease_seconds"], 300);
+    assert_eq!(world.pending().await, 0);
+    world
+        .until(async || world.bound().await[0]["state"] == "confirmed")
+        .await;
+    assert_eq!(world.gauge("rankway_target_inflight"), 1.0);
+
+    let done = json!({"prompt_tokens": LONG, "completion_tokens": 5, "cached_tokens": 64});
+    let done = world.settle(&routed, done).await;
+    assert_eq!(done["outcome"]["status"], "served");
+    assert_eq!(done["outcome"]["ttft_ms"], 1500.0);
+    assert_eq!(done["outcome"]["completion_tokens"], 5);
+    assert_eq!(done["waterfall"]["levels"]["realised"], 64);
+    assert_eq!(done["lease_seconds"], Value::Null);
+    world.until_nothing_is_left().await;
+    let totals = world.admin("waterfall").await;
+    assert_eq!(totals["measured"]["requests"], 1);
+    assert_eq!(totals["measured"]["levels"]["realised"], 64);
+
+    let again = world.commit(json!({"messages": null})).await;
+    assert_eq!(again["target"], routed["target"]);
+    assert_eq!(again["binding"], "keep");
+    world.settle(&again, json!({"status": "cancelled"})).await;
+    world.until_nothing_is_left().await;
+    assert_eq!(world.bound().await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outcome_told_twice_has_one_answer_and_counts_once() {
+    let engine = Engine::start().await;
+    let world = World::before(&[&engine]).await;
+    let routed = world.commit(json!({})).await;
+    let report = json!({"prompt_tokens": LONG, "cached_tokens": 8});
+
+    let first = world.settle(&routed, report.clone()).await;
+    let mut second = world.settle(&routed, report).await;
+    let other = json!({"status": "failed", "phase": "done"});
+    let third = world.settle(&routed, other).await;
+
+    assert_eq!(first["repeated"], false);
+    assert_eq!(second, third);
+    assert_eq!(second["repeated"], true);
+    second["repeated"] = false.into();
+    assert_eq!(second, first);
+    let totals = world.admin("waterfall").await;
+    assert_eq!(totals["measured"]["requests"], 1);
+    world.until_nothing_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_tells_of_ends_by_its_lease_and_leaves_nothing() {
+    let engine = Engine::start().await;
+    let world = World::before(&[&engine]).await;
+    let routed = world.commit(json!({"lease_seconds": 1})).await;
+    assert_eq!(routed["lease_seconds"], 1);
+    assert!(0 < world.pending().await);
+
+    world.until_nothing_is_left().await;
+    world.until(async || world.bound().await.is_empty()).await;
+
+    let late = world.tell(&routed, json!({})).await;
+    assert_eq!(late.status, 404);
+    assert!(late.error().contains("ended 1 s after"), "{}", late.error());
+    assert_eq!(late.json()["error"]["code"], "decision_not_found");
+    let decision = world.admin("decisions/last").await;
+    assert_eq!(decision["outcome"]["status"], "cancelled");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_word_of_the_first_token_renews_the_lease() {
+    let engine = Engine::start().await;
+    let world = World::before(&[&engine]).await;
+    let routed = world.commit(json!({"lease_seconds": 4})).await;
+    for _ in 0..5 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        world.settle(&routed, json!({"phase": "first_token"})).await;
+    }
+    let done = world.settle(&routed, json!({})).await;
+    assert_eq!(done["outcome"]["status"], "served");
+    assert_eq!(world.bound().await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_failed_leaves_no_binding_and_its_place_is_avoided() {
+    let (one, other) = (Engine::start().await, Engine::start().await);
+    let world = World::before(&[&one, &other]).await;
+    let routed = world.commit(json!({})).await;
+
+    let failed = json!({"status": "unreachable", "worker": routed["worker"]});
+    let answer = world.settle(&routed, failed).await;
+
+    assert_eq!(answer["outcome"]["status"], "unreachable");
+    assert_eq!(answer["waterfall"], Value::Null);
+    assert!(world.bound().await.is_empty());
+    let again = world.commit(json!({})).await;
+    assert_ne!(again["worker"], routed["worker"]);
+    world.settle(&again, json!({})).await;
+    world.until_nothing_is_left().await;
+    assert_eq!(world.bound().await[0]["worker"], again["worker"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rank_that_an_answer_names_is_where_the_conversation_is_bound() {
+    let engine = Engine::start().await;
+    let world = World::before(&[&engine]).await;
+    let routed = world.commit(json!({})).await;
+    let other = 1 - routed["dp_rank"].as_u64().unwrap();
+
+    world.settle(&routed, json!({"dp_rank": other})).await;
+
+    world
+        .until(async || world.bound().await[0]["dp_rank"] == other)
+        .await;
+    let decision = world.admin("decisions/last").await;
+    assert_eq!(decision["ran"]["dp_rank"], other);
+    assert_eq!(decision["ran"]["fault"], "ignored");
+    world.until_nothing_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_report_that_makes_no_sense_is_refused_and_a_right_one_may_follow() {
+    let engine = Engine::start().await;
+    let world = World::before(&[&engine]).await;
+    let routed = world.commit(json!({})).await;
+    for (report, says) in [
+        (json!({"worker": "w2"}), "the decision is for worker w1"),
+        (json!({"dp_rank": 2}), "worker w1 has no rank 2"),
+        (
+            json!({"prompt_tokens": 1, "cached_tokens": 2}),
+            "no more cached",
+        ),
+        (json!({"cached_tokens": LONG + 1}), "no more cached"),
+        (json!({"prompt_tokens": u64::MAX}), "prompt_tokens"),
+        (json!({"ttft_ms": -1}), "ttft_ms"),
+        (json!({"duration_ms": 1e300}), "duration_ms"),
+        (json!({"status": "fine"}), "unknown variant"),
+        (
+            json!({"phase": "first_token", "status": "failed"}),
+            "once it is done",
+        ),
+        (json!({"tokens": 1}), "unknown field"),
+        (json!({"decision": "last"}), "decision"),
+    ] {
+        let refused = world.tell(&routed, report.clone()).await;
+        assert_eq!(refused.status, 400, "{report}");
+        assert!(
+            refused.error().contains(says),
+            "{report}: {}",
+            refused.error()
+        );
+    }
+    let unknown = json!({"decision": "0".repeat(32)});
+    assert_eq!(world.tell(&routed, unknown).await.status, 404);
+    let long = " ".repeat(70_000);
+    let refused = world.client.post("/v1/outcome", &[], &long).await;
+    assert_eq!(refused.status, 413);
+    assert_eq!(world.bound().await[0]["state"], "provisional");
+
+    world.settle(&routed, json!({})).await;
+    world.until_nothing_is_left().await;
+
+    let preview = world.commit(json!({"commit": false})).await;
+    assert_eq!(preview["lease_seconds"], Value::Null);
+    let refused = world.tell(&preview, json!({})).await;
+    assert_eq!(refused.status, 404);
+    for lease in [json!(0), json!(3601), json!("1"), json!(1.5)] {
+        let body = json!({"model": "m", "prompt": [1], "commit": true, "lease_seconds": lease});
+        let refused = world.client.post("/v1/route", &[], &body.to_string()).await;
+        assert_eq!(refused.status, 400, "{lease}");
+        assert!(refused.error().contains("from 1 to 3600"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_router_that_ends_gives_back_what_is_not_told_of() {
+    let engine = Engine::start().await;
+    let mut world = World::before(&[&engine]).await;
+    world.commit(json!({})).await;
+    let affinity = world.affinity.clone();
+    assert_eq!(affinity.list(10).await.unwrap().len(), 1);
+
+    world.shutdown.cancel();
+    let mut ended = None;
+    while ended.is_none() {
+        // The first to end is the router.
+        ended = crate::soon(world.tasks.join_next()).await;
+    }
+
+    ended.unwrap().unwrap().unwrap();
+    assert!(affinity.list(10).await.unwrap().is_empty());
+}
