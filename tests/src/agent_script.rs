@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use self::figures::{MAX_OVER_MEAN, Row};
 use crate::report::Report;
-use crate::world::{Plan, Tables};
+use crate::world::{Form, Plan, Tables};
 
 const NAME: &str = "agent-script";
 /// The engines whose dialect is spoken.
@@ -49,13 +49,13 @@ struct Figures {
 }
 
 /// Runs the scenario.
-pub(crate) async fn run(options: Options) -> anyhow::Result<Report> {
+pub(crate) async fn run(options: Options, form: Form) -> anyhow::Result<Report> {
     let mut line = ProgressLine::since(Instant::now());
     let runs = ENGINES.map(|engine| (1..=options.seeds).map(move |seed| (engine, seed)));
     let runs: Vec<_> = runs.into_iter().flatten().collect();
     let mut rows = Vec::new();
     for (engine, seed) in &runs {
-        rows.push(one(*engine, *seed, options.routers).await?);
+        rows.push(one(*engine, *seed, options.routers, &form).await?);
         line.show(&Progress {
             what: NAME,
             done: rows.len(),
@@ -69,7 +69,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<Report> {
 }
 
 /// One seed in a world of its own.
-async fn one(engine: Dialect, seed: u64, routers: u64) -> anyhow::Result<Row> {
+async fn one(engine: Dialect, seed: u64, routers: u64, form: &Form) -> anyhow::Result<Row> {
     let plan = Plan {
         workers: WORKERS,
         engine: engine_sim::Config {
@@ -82,6 +82,7 @@ async fn one(engine: Dialect, seed: u64, routers: u64) -> anyhow::Result<Row> {
         router: router_api::Config::default(),
         tables: Tables::Shared,
         seed,
+        form: form.clone(),
     };
     let measured = plan.run(async |world| {
         let errors = script::run(world, seed).await?;

@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Parser, Subcommand, ValueEnum};
 
+use crate::apart::{Shape, Tools};
 use crate::report::Report;
-use crate::world::Interrupted;
+use crate::world::{Form, Interrupted};
 use crate::{agent_script, lineage, million_bindings, owners, racing_turns, replicas};
 
 /// What was to hold did not, or could not be measured.
@@ -30,6 +31,8 @@ struct Cli {
     /// The bus between the services.
     #[arg(long, value_enum, default_value_t = Bus::Local, global = true)]
     bus: Bus,
+    #[command(flatten)]
+    tools: Tools,
     /// One JSON object a line, the summary last.
     #[arg(long, global = true)]
     json: bool,
@@ -38,8 +41,10 @@ struct Cli {
 /// A bus that scenarios can run over.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Bus {
-    /// Embedded, durable, in a temporary folder.
+    /// Embedded, durable, in a temporary folder; all services in this process.
     Local,
+    /// A NATS server; each service a process of its own.
+    Nats,
 }
 
 /// A scenario is a module with its options and `run`.
@@ -56,14 +61,24 @@ enum Scenario {
 }
 
 impl Scenario {
-    async fn run(self) -> anyhow::Result<Report> {
+    /// Why it cannot run over this bus, where it cannot.
+    const fn refuses(&self, bus: Bus) -> Option<&'static str> {
+        match (self, bus) {
+            (Self::MillionBindings(_) | Self::KeepBindings(_), Bus::Nats) => {
+                Some("it is about the embedded bus: leave --bus nats out")
+            }
+            (_, Bus::Local | Bus::Nats) => None,
+        }
+    }
+
+    async fn run(self, form: Form) -> anyhow::Result<Report> {
         match self {
-            Self::AgentScript(options) => agent_script::run(options).await,
-            Self::Replicas(options) => replicas::run(options).await,
-            Self::RacingTurns(options) => racing_turns::run(options).await,
+            Self::AgentScript(options) => agent_script::run(options, form).await,
+            Self::Replicas(options) => replicas::run(options, form).await,
+            Self::RacingTurns(options) => racing_turns::run(options, form).await,
             Self::MillionBindings(options) => million_bindings::run(options).await,
-            Self::Owners(options) => owners::run(options).await,
-            Self::Lineage(options) => lineage::run(options).await,
+            Self::Owners(options) => owners::run(options, form).await,
+            Self::Lineage(options) => lineage::run(options, form).await,
             Self::KeepBindings(options) => match million_bindings::keep(options).await? {},
         }
     }
@@ -79,6 +94,11 @@ pub(crate) fn main() -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(WRONG_USE));
         }
     };
+    if let Some(why) = cli.scenario.refuses(cli.bus) {
+        // With standard error gone there is nobody left to tell.
+        let _ = writeln!(std::io::stderr(), "scenarios: {why}");
+        return ExitCode::from(WRONG_USE);
+    }
     match cli.run() {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(FAILED),
@@ -101,8 +121,11 @@ impl Cli {
             .enable_all()
             .build()
             .context("start the runtime")?;
-        let Bus::Local = self.bus;
-        let report = runtime.block_on(self.scenario.run())?;
+        let form = match self.bus {
+            Bus::Local => Form::Together,
+            Bus::Nats => Form::Apart(Shape::single(self.tools)),
+        };
+        let report = runtime.block_on(self.scenario.run(form))?;
         let out = std::io::stdout().lock();
         match self.json {
             true => report.write_json(out),

@@ -1,7 +1,8 @@
-//! A client of the OpenAI API: each request goes to the next router, and none is tried again.
+//! A client of the OpenAI API that stands for a balancer before several routers: each request goes to the next one, and
+//! to the one after where it is refused or breaks off before its first byte.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -56,9 +57,25 @@ pub(crate) struct Client {
     http: Http,
     routers: Vec<SocketAddr>,
     next: AtomicUsize,
+    retried_elsewhere: AtomicU64,
+}
+
+/// A request that failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// A router was not reached, or its answer broke off before the first byte.
+    #[error("before the first byte: {0:#}")]
+    Unbegun(anyhow::Error),
+    /// An answer broke off after the first byte.
+    #[error("after the first byte: {0:#}")]
+    Broken(anyhow::Error),
+    /// A router said so.
+    #[error("{0}: {1}")]
+    Refused(StatusCode, String),
 }
 
 /// A request for tokens.
+#[derive(Clone)]
 pub(crate) struct Ask<'a> {
     /// Such as `/v1/chat/completions`.
     pub(crate) path: &'a str,
@@ -86,47 +103,63 @@ impl Client {
             http: Http::default(),
             routers,
             next: AtomicUsize::new(0),
+            retried_elsewhere: AtomicU64::new(0),
         }
     }
 
-    /// Asks the next router.
-    pub(crate) async fn ask(&self, ask: Ask<'_>) -> anyhow::Result<Answer> {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let router = self.routers[number % self.routers.len()];
-        let name = ask.request_id;
-        let answer = self.send(router, ask).await;
-        answer.with_context(|| format!("request {name} to router {router}"))
+    /// How often a request went to another router because one was not reached, or broke off before its first byte.
+    pub(crate) fn retried_elsewhere(&self) -> u64 {
+        self.retried_elsewhere.load(Ordering::Relaxed)
     }
 
-    async fn send(&self, router: SocketAddr, ask: Ask<'_>) -> anyhow::Result<Answer> {
+    /// Asks the next router, and where that cannot be reached the others.
+    pub(crate) async fn ask(&self, ask: Ask<'_>) -> Result<Answer, Failure> {
+        let first = self.next.fetch_add(1, Ordering::Relaxed);
+        let router = |number: usize| self.routers[number % self.routers.len()];
+        let mut answer = self.send(router(first), ask.clone()).await;
+        for further in 1..self.routers.len() {
+            if !matches!(answer, Err(Failure::Unbegun(_))) {
+                break;
+            }
+            self.retried_elsewhere.fetch_add(1, Ordering::Relaxed);
+            answer = self.send(router(first + further), ask.clone()).await;
+        }
+        answer
+    }
+
+    async fn send(&self, router: SocketAddr, ask: Ask<'_>) -> Result<Answer, Failure> {
         let mut request = Request::post(format!("http://{router}{}", ask.path))
             .header(header::CONTENT_TYPE, "application/json")
             .header("x-request-id", ask.request_id);
         if let Some(conversation) = ask.conversation {
             request = request.header("x-rankway-conversation", conversation);
         }
-        let request = request.body(Full::new(ask.body))?;
+        let request = request.body(Full::new(ask.body));
+        let request = request.map_err(|it| Failure::Unbegun(it.into()))?;
         let sent = Instant::now();
         let response = self.http.pool.request(request);
-        let (head, mut body) = response.await.context("send")?.into_parts();
+        let response = response.await.map_err(|it| Failure::Unbegun(it.into()))?;
+        let (head, mut body) = response.into_parts();
         let mut ttft = None;
         let mut read = Vec::new();
         while let Some(frame) = body.frame().await {
-            if let Some(data) = frame.context("read the answer")?.data_ref() {
+            let frame = frame.map_err(|it| match ttft {
+                None => Failure::Unbegun(it.into()),
+                Some(_) => Failure::Broken(it.into()),
+            })?;
+            if let Some(data) = frame.data_ref().filter(|it| !it.is_empty()) {
                 ttft.get_or_insert_with(|| sent.elapsed());
                 read.extend_from_slice(data);
             }
         }
-        let read = String::from_utf8(read).context("the answer is no text")?;
-        ensure!(
-            head.status == StatusCode::OK,
-            "{}: {}",
-            head.status,
-            read.trim()
-        );
+        let read = String::from_utf8_lossy(&read);
+        if head.status != StatusCode::OK {
+            return Err(Failure::Refused(head.status, read.trim().to_owned()));
+        }
+        let ttft = ttft.context("the answer is empty");
         Ok(Answer {
-            ttft: ttft.context("the answer is empty")?,
-            text: text_of(&read)?,
+            ttft: ttft.map_err(Failure::Unbegun)?,
+            text: text_of(&read).map_err(Failure::Broken)?,
         })
     }
 }
@@ -135,7 +168,7 @@ impl Client {
 fn text_of(body: &str) -> anyhow::Result<String> {
     let mut text = String::new();
     if !body.starts_with("data:") {
-        add_text(body, &mut text).context("the answer is no JSON")?;
+        add_text(body, &mut text)?;
         return Ok(text);
     }
     let frames = body.lines().filter_map(|it| it.strip_prefix("data:"));
@@ -143,15 +176,16 @@ fn text_of(body: &str) -> anyhow::Result<String> {
     for frame in frames.map(str::trim) {
         match frame {
             "[DONE]" => done = true,
-            frame => add_text(frame, &mut text).context("a frame is no JSON")?,
+            frame => add_text(frame, &mut text)?,
         }
     }
     ensure!(done, "the answer broke off");
     Ok(text)
 }
 
-fn add_text(object: &str, text: &mut String) -> serde_json::Result<()> {
-    let object: Value = serde_json::from_str(object)?;
+fn add_text(object: &str, text: &mut String) -> anyhow::Result<()> {
+    let object: Value = serde_json::from_str(object).context("a part is no JSON")?;
+    ensure!(object["error"].is_null(), "{}", object["error"]);
     let choice = &object["choices"][0];
     let places = [
         &choice["text"],
@@ -186,5 +220,7 @@ data: [DONE]
         }
         let broken = streamed.replace("data: [DONE]", "");
         assert!(text_of(&broken).is_err());
+        let failed = streamed.replace("[DONE]", r#"{"error":{"message":"gone"}}"#);
+        assert!(text_of(&failed).unwrap_err().to_string().contains("gone"));
     }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::agents::{self, Known};
 use crate::report::Report;
-use crate::world::{Plan, Served, Tables};
+use crate::world::{Form, Plan, Served, Tables};
 
 const NAME: &str = "lineage";
 /// How many workers, and ranks of each: 24 in all.
@@ -74,7 +74,7 @@ struct Figures {
 }
 
 /// Runs the scenario.
-pub(crate) async fn run(options: Options) -> anyhow::Result<Report> {
+pub(crate) async fn run(options: Options, form: Form) -> anyhow::Result<Report> {
     let workload = AgentX {
         sessions: options.sessions,
         token_scale: TOKEN_SCALE,
@@ -87,7 +87,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<Report> {
     let mut rows = Vec::new();
     for tables in [Tables::Shared, Tables::SharedUnannounced] {
         for known in [Known::ById, Known::ByLineage] {
-            rows.push(one(&options, tables, known, &conversations).await?);
+            rows.push(one(&options, &form, (tables, known), &conversations).await?);
         }
     }
     report(&options, rows)
@@ -95,8 +95,8 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<Report> {
 
 async fn one(
     options: &Options,
-    tables: Tables,
-    known: Known,
+    form: &Form,
+    (tables, known): (Tables, Known),
     conversations: &Arc<[Conversation]>,
 ) -> anyhow::Result<Row> {
     let plan = Plan {
@@ -113,6 +113,7 @@ async fn one(
         router: router_api::Config::default(),
         tables,
         seed: options.seed,
+        form: form.clone(),
     };
     let index = tables == Tables::Shared;
     let what = match (known, index) {

@@ -2,6 +2,7 @@
 
 mod agent_script;
 mod agents;
+mod apart;
 mod bindings;
 mod cli;
 mod client;

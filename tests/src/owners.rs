@@ -11,7 +11,7 @@ use serde::Serialize;
 use self::figures::{Case, Owned, Row, Said};
 use crate::bindings::Watch;
 use crate::report::Report;
-use crate::world::{Plan, Tables};
+use crate::world::{Form, Plan, Tables};
 
 const NAME: &str = "owners";
 /// How many workers, and ranks of each.
@@ -53,10 +53,10 @@ struct Figures {
 }
 
 /// Runs the scenario.
-pub(crate) async fn run(options: Options) -> anyhow::Result<Report> {
+pub(crate) async fn run(options: Options, form: Form) -> anyhow::Result<Report> {
     let mut rows = Vec::new();
     for case in cases() {
-        rows.push(one(case, &options).await?);
+        rows.push(one(case, &options, &form).await?);
     }
     report(rows)
 }
@@ -86,7 +86,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-async fn one(case: Case, options: &Options) -> anyhow::Result<Row> {
+async fn one(case: Case, options: &Options, form: &Form) -> anyhow::Result<Row> {
     let conversations: Option<Conversations> = match case.owned {
         Owned::ByEngine => Some("engine".parse()?),
         Owned::ByRouter | Owned::InVain => None,
@@ -105,6 +105,7 @@ async fn one(case: Case, options: &Options) -> anyhow::Result<Row> {
         router: router_api::Config::default(),
         tables: Tables::Shared,
         seed: options.seed,
+        form: form.clone(),
     };
     let measured = plan.run(async |world| {
         let watch = Watch::begin(&world.bus()).await?;

@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout};
 use crate::bindings::{History, Watch};
 use crate::client::{Ask, Client};
 use crate::report::Report;
-use crate::world::{MODEL, Plan, Served, Tables, World};
+use crate::world::{Form, MODEL, Plan, Served, Tables, World};
 
 const NAME: &str = "racing-turns";
 /// How many workers, and ranks of each: 16 in all.
@@ -40,9 +40,9 @@ pub(crate) struct Options {
     /// How many conversations; the first turn of each is sent to two routers or more at the same instant.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     races: u32,
-    /// How many router replicas.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=6))]
-    routers: u32,
+    /// How many router replicas [default: 4, or 3 processes of their own]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(2..=6))]
+    routers: Option<u32>,
     /// What prompts and choices are drawn from.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -72,7 +72,11 @@ struct Figures {
 }
 
 /// Runs the scenario.
-pub(crate) async fn run(options: Options) -> anyhow::Result<Report> {
+pub(crate) async fn run(options: Options, form: Form) -> anyhow::Result<Report> {
+    let routers = options.routers.unwrap_or(match form {
+        Form::Together => 4,
+        Form::Apart(_) => 3,
+    });
     let plan = Plan {
         workers: WORKERS,
         engine: engine_sim::Config {
@@ -81,18 +85,19 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<Report> {
             speed_up: SPEED_UP,
             ..engine_sim::Config::default()
         },
-        routers: usize::try_from(options.routers)?,
+        routers: usize::try_from(routers)?,
         router: router_api::Config::default(),
         tables: Tables::Shared,
         seed: options.seed,
+        form,
     };
     let figures = plan
-        .run(async |world| measure(world, &options).await)
+        .run(async |world| measure(world, routers, &options).await)
         .await?;
     report(&figures)
 }
 
-async fn measure(world: &World, options: &Options) -> anyhow::Result<Figures> {
+async fn measure(world: &World, routers: u32, options: &Options) -> anyhow::Result<Figures> {
     let began = Instant::now();
     let watch = Watch::begin(&world.bus()).await?;
     let raced = timeout(PATIENCE, race(world, options)).await;
@@ -104,7 +109,7 @@ async fn measure(world: &World, options: &Options) -> anyhow::Result<Figures> {
     let excursions = world.counted("rankway_excursions_total").await?;
     Ok(Figures {
         seed: options.seed,
-        routers: options.routers,
+        routers,
         races: options.races,
         requests,
         errors,

@@ -1,10 +1,13 @@
-//! The world of a scenario: fake engines over real sockets, and the services before them, in this process.
+//! The world of a scenario: fake engines over real sockets in this process, and the services before them, here too or
+//! as processes of their own.
 
+use std::io::Write as _;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use bus::Bus;
 use domain::WorkerId;
 use engine_sim::EngineSim;
@@ -13,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use service_kit::{Ended, Process};
 use worker_adapter::{EngineUrl, WorkerConfig};
 
+use crate::apart::{Apart, Shape};
 use crate::client::Http;
 
 /// The model's name at the engines.
@@ -39,6 +43,17 @@ pub(crate) struct Plan {
     pub(crate) tables: Tables,
     /// What the engines' answers, and whatever the scenario draws, are derived from.
     pub(crate) seed: u64,
+    /// Where the services are.
+    pub(crate) form: Form,
+}
+
+/// Where the services of a world are.
+#[derive(Clone, Debug)]
+pub(crate) enum Form {
+    /// In this process, over the embedded bus.
+    Together,
+    /// Processes of their own, over NATS.
+    Apart(Shape),
 }
 
 /// What router replicas have together.
@@ -55,8 +70,13 @@ pub(crate) enum Tables {
 /// A running world.
 pub(crate) struct World {
     engines: Vec<SocketAddr>,
-    suites: Vec<Suite>,
+    services: Services,
     http: Http,
+}
+
+enum Services {
+    Together(Vec<Suite>),
+    Apart(Apart),
 }
 
 /// A request as the engine that served it says, once it has been served to its end.
@@ -94,15 +114,38 @@ impl Plan {
     /// the scenario with [`Interrupted`].
     pub(crate) async fn run<T>(
         self,
-        scenario: impl AsyncFnOnce(&World) -> anyhow::Result<T>,
+        scenario: impl AsyncFnOnce(&mut World) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
         let folder = tempfile::tempdir().context("make a temporary data folder")?;
         let process = Process::default();
         let engines = self.start_engines(&process).await?;
+        let measured = match &self.form {
+            Form::Together => {
+                self.run_together(process, engines, folder.path(), scenario)
+                    .await
+            }
+            Form::Apart(shape) => {
+                let running = self.run_apart(shape, engines, folder.path(), scenario);
+                process.run_until(running).await
+            }
+        };
+        match measured? {
+            Ended::Done(measured) => Ok(measured),
+            Ended::Signal => Err(Interrupted.into()),
+        }
+    }
+
+    async fn run_together<T>(
+        &self,
+        process: Process,
+        engines: Vec<SocketAddr>,
+        folder: &Path,
+        scenario: impl AsyncFnOnce(&mut World) -> anyhow::Result<T>,
+    ) -> anyhow::Result<Ended<T>> {
         let mut suites = Vec::new();
         for (number, routers) in self.suites().into_iter().enumerate() {
             let config = SuiteConfig {
-                data_dir: folder.path().join(format!("suite-{number}")),
+                data_dir: folder.join(format!("suite-{number}")),
                 adapter: worker_adapter::Config {
                     workers: workers(&engines)?,
                 },
@@ -111,26 +154,50 @@ impl Plan {
             };
             suites.push(Suite::start(config, &process).await?);
         }
-        let world = World {
-            engines,
-            suites,
-            http: Http::default(),
-        };
+        let mut world = World::new(engines, Services::Together(suites));
         let measured = process
             .run_until(async {
-                for suite in &world.suites {
+                for suite in world.suites() {
                     suite.ready(READY_PATIENCE).await?;
                 }
-                scenario(&world).await
+                scenario(&mut world).await
             })
             .await;
-        for suite in world.suites {
-            suite.close().await;
+        if let Services::Together(suites) = world.services {
+            for suite in suites {
+                suite.close().await;
+            }
         }
-        match measured? {
-            Ended::Done(measured) => Ok(measured),
-            Ended::Signal => Err(Interrupted.into()),
+        measured
+    }
+
+    /// Whatever ends it early, and drops this, ends the processes too.
+    async fn run_apart<T>(
+        &self,
+        shape: &Shape,
+        engines: Vec<SocketAddr>,
+        folder: &Path,
+        scenario: impl AsyncFnOnce(&mut World) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        if self.tables == Tables::Private {
+            bail!("routers that are processes of their own share their tables");
         }
+        let routers = (self.routers, &self.router);
+        let apart = Apart::new(shape, routers, &workers(&engines)?, folder).await?;
+        let mut world = World::new(engines, Services::Apart(apart));
+        let measured = match world.apart()?.start(folder).await {
+            Ok(()) => scenario(&mut world).await,
+            Err(error) => Err(error),
+        };
+        let Services::Apart(apart) = world.services else {
+            unreachable!("it was made so above");
+        };
+        if measured.is_err() {
+            // With standard error gone there is nobody left to tell.
+            let _ = writeln!(std::io::stderr(), "{}", apart.last_words());
+        }
+        apart.close().await?;
+        measured
     }
 
     async fn start_engines(&self, process: &Process) -> anyhow::Result<Vec<SocketAddr>> {
@@ -177,15 +244,51 @@ fn workers(engines: &[SocketAddr]) -> anyhow::Result<Vec<WorkerConfig>> {
 }
 
 impl World {
+    fn new(engines: Vec<SocketAddr>, services: Services) -> Self {
+        Self {
+            engines,
+            services,
+            http: Http::default(),
+        }
+    }
+
+    fn suites(&self) -> &[Suite] {
+        match &self.services {
+            Services::Together(suites) => suites,
+            Services::Apart(_) => &[],
+        }
+    }
+
+    /// The processes, where the services are such.
+    pub(crate) fn apart(&mut self) -> anyhow::Result<&mut Apart> {
+        match &mut self.services {
+            Services::Together(_) => bail!("the services are no processes of their own"),
+            Services::Apart(apart) => Ok(apart),
+        }
+    }
+
+    /// Where the engines are.
+    pub(crate) fn engines(&self) -> &[SocketAddr] {
+        &self.engines
+    }
+
     /// Where the router replicas listen.
     pub(crate) fn routers(&self) -> Vec<SocketAddr> {
-        let routers = self.suites.iter().flat_map(|it| &it.routers);
-        routers.map(|it| it.address()).collect()
+        match &self.services {
+            Services::Apart(apart) => apart.routers(),
+            Services::Together(suites) => {
+                let routers = suites.iter().flat_map(|it| &it.routers);
+                routers.map(|it| it.address()).collect()
+            }
+        }
     }
 
     /// The bus of the first replica, which is that of all where tables are shared.
     pub(crate) fn bus(&self) -> Arc<dyn Bus> {
-        self.suites[0].bus()
+        match &self.services {
+            Services::Apart(apart) => apart.bus(),
+            Services::Together(suites) => suites[0].bus(),
+        }
     }
 
     /// What all router replicas have counted under a metric's name, over all its labels.
