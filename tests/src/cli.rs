@@ -9,7 +9,9 @@ use clap::{Parser, Subcommand, ValueEnum};
 use crate::apart::{Shape, Tools};
 use crate::report::Report;
 use crate::world::{Form, Interrupted};
-use crate::{agent_script, lineage, million_bindings, owners, racing_turns, replicas};
+use crate::{
+    agent_script, lineage, lossy_events, million_bindings, owners, racing_turns, replicas,
+};
 
 /// What was to hold did not, or could not be measured.
 const FAILED: u8 = 1;
@@ -56,6 +58,7 @@ enum Scenario {
     MillionBindings(million_bindings::Options),
     Owners(owners::Options),
     Lineage(lineage::Options),
+    LossyEvents(lossy_events::Options),
     #[command(hide = true)]
     KeepBindings(million_bindings::KeeperOptions),
 }
@@ -79,6 +82,7 @@ impl Scenario {
             Self::MillionBindings(options) => million_bindings::run(options).await,
             Self::Owners(options) => owners::run(options, form).await,
             Self::Lineage(options) => lineage::run(options, form).await,
+            Self::LossyEvents(options) => lossy_events::run(options, form).await,
             Self::KeepBindings(options) => match million_bindings::keep(options).await? {},
         }
     }

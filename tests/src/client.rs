@@ -38,6 +38,15 @@ impl Http {
         serde_json::from_str(&text).with_context(|| format!("understand {url}"))
     }
 
+    /// Asks for something to be done; a status that is no success is an error.
+    pub(crate) async fn post(&self, url: &str) -> anyhow::Result<()> {
+        let request = Request::post(url).body(Full::default())?;
+        let response = self.pool.request(request).await;
+        let status = response.with_context(|| format!("ask {url}"))?.status();
+        ensure!(status.is_success(), "{url} answered {status}");
+        Ok(())
+    }
+
     /// Reads the text of a 200 answer; another status is an error that quotes it.
     pub(crate) async fn get_text(&self, url: &str) -> anyhow::Result<String> {
         let request = Request::get(url).body(Full::default())?;

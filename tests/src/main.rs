@@ -7,11 +7,14 @@ mod bindings;
 mod cli;
 mod client;
 mod lineage;
+mod lossy_events;
 mod million_bindings;
 mod owners;
 mod racing_turns;
 mod replicas;
 mod report;
+mod steady;
+mod truth;
 mod world;
 
 use std::process::ExitCode;

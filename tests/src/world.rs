@@ -259,7 +259,20 @@ impl World {
         }
     }
 
+    /// The services, where they are in this process.
+    pub(crate) fn suite(&self) -> Option<&Suite> {
+        self.suites().first()
+    }
+
     /// The processes, where the services are such.
+    pub(crate) const fn processes(&self) -> Option<&Apart> {
+        match &self.services {
+            Services::Together(_) => None,
+            Services::Apart(apart) => Some(apart),
+        }
+    }
+
+    /// The same, to do something to them.
     pub(crate) fn apart(&mut self) -> anyhow::Result<&mut Apart> {
         match &mut self.services {
             Services::Together(_) => bail!("the services are no processes of their own"),
@@ -326,7 +339,7 @@ impl World {
 }
 
 /// The sum of a metric's values in a text of Prometheus.
-fn sum_of(text: &str, metric: &str) -> f64 {
+pub(crate) fn sum_of(text: &str, metric: &str) -> f64 {
     let value = |line: &str| {
         let rest = line.strip_prefix(metric)?;
         let labelled = rest.starts_with(['{', ' ']);
