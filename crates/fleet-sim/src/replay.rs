@@ -211,6 +211,7 @@ impl<'a> Replay<'a> {
             hint: None,
             lead: None,
             tried: Vec::new(),
+            no_adapter: Vec::new(),
             pin: None,
         }
     }

@@ -172,6 +172,7 @@ impl World {
             hint: None,
             lead,
             tried: Vec::new(),
+            no_adapter: Vec::new(),
             pin: None,
         };
         let decision = self.decide(router, &request, binding.as_ref(), now);

@@ -81,6 +81,8 @@ pub struct Candidate {
 pub enum Barred {
     /// This request has failed there already.
     Tried,
+    /// This request found no way to its worker, whose cache is as it was.
+    NoAdapter,
     /// Others failed there a moment ago. It is chosen all the same when nothing else is left.
     FailedLately,
 }
@@ -99,7 +101,8 @@ pub struct Held {
 impl Candidate {
     /// Whether a request without a binding may go there.
     pub fn takes_new(&self) -> bool {
-        self.barred != Some(Barred::Tried) && trust(self.state).is_some()
+        let is_out = matches!(self.barred, Some(Barred::Tried | Barred::NoAdapter));
+        !is_out && trust(self.state).is_some()
     }
 }
 

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use contracts::rpc::CallHead;
 use domain::{ConversationId, Endpoint, ModelName};
 use http::HeaderMap;
+use routing::Status;
 use tokio::time::Instant;
 
 use crate::chain::Chain;
@@ -17,6 +18,7 @@ use crate::error::ApiError;
 use crate::intake::{Blocks, Intake, TokenSource, passing};
 use crate::openai::{Fields, edit, without_ranks};
 use crate::place::Placing;
+use crate::reach::Reach;
 use crate::replica::Replica;
 use crate::reply::{Answer, Reply};
 use crate::turn::Turn;
@@ -119,33 +121,48 @@ async fn send(
         blocks,
         known: replica.ask(intake, blocks, true).await,
         tried: Vec::new(),
+        no_adapter: Vec::new(),
         retry_of: None,
     };
-    let mut last_failure: Option<String> = None;
-    for attempt in 1..=attempts {
-        let mut turn = match (placing.place().await, last_failure.take()) {
-            (Ok(turn), _) => turn,
-            (Err(_), Some(why)) => {
-                let attempts = attempt - 1;
-                return Err(ApiError::Upstream { attempts, why });
-            }
-            (Err(error), None) => return Err(error),
+    let mut reach = Reach::default();
+    let mut tried = 0;
+    let mut last_failure = None;
+    while tried < attempts {
+        let mut turn = match placing.place().await {
+            Ok(turn) => turn,
+            Err(error) => match reach.wait().await {
+                true => {
+                    placing.no_adapter.clear();
+                    continue;
+                }
+                false => return Err(last_failure.unwrap_or(error)),
+            },
         };
         turn.dispatched(call.received, placing.tail(&turn.decision));
-        let answer = replica.dispatch.call(call.head(&turn), body.clone()).await;
-        match Answer::of(answer).await {
+        let sent = (call.head(&turn), body.clone());
+        let answer = reach.call(replica, &mut turn, sent, 1 < attempts).await;
+        match answer {
             Answer::Passing(reply) => return Ok((turn, reply)),
             Answer::Failed { status, why } => {
-                last_failure = Some(why);
+                if attempts == 1 {
+                    let why = format!("{why}; a body of more than 8 MiB is sent only once");
+                    return Err(failure(1, status, why, &reach));
+                }
+                tried += u32::from(status != Status::NoAdapter);
+                last_failure = Some(failure(tried, status, why, &reach));
+                reach.look_elsewhere();
                 placing.failed(turn, status).await;
             }
         }
     }
-    let mut why = last_failure.unwrap_or_default();
-    if attempts == 1 {
-        why.push_str("; a body of more than 8 MiB is sent only once");
+    Err(last_failure.expect("the last attempt has failed"))
+}
+
+fn failure(attempts: u32, status: Status, why: String, reach: &Reach) -> ApiError {
+    match status {
+        Status::NoAdapter => reach.error(&why),
+        _ => ApiError::Upstream { attempts, why },
     }
-    Err(ApiError::Upstream { attempts, why })
 }
 
 impl Call {

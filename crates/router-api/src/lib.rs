@@ -24,6 +24,7 @@ mod place;
 mod presence;
 mod public;
 mod query;
+mod reach;
 mod replica;
 mod reply;
 mod route;

@@ -26,6 +26,8 @@ pub(crate) struct Metrics {
     pub(crate) degraded: IntCounterVec,
     /// Requests sent to another target after a failure.
     pub(crate) retries: IntCounter,
+    /// Requests that found no adapter of their worker.
+    pub(crate) no_adapter: IntCounter,
     /// Conversations moved to another target.
     pub(crate) rebinds: IntCounter,
     pub(crate) excursions: IntCounter,
@@ -200,6 +202,7 @@ impl Metrics {
                 &["missing"],
             )?,
             retries: counter("rankway_retries_total", "Requests tried again")?,
+            no_adapter: no_adapter(registry)?,
             rebinds: counter("rankway_rebinds_total", "Conversations moved")?,
             excursions: counter("rankway_excursions_total", "Turns sent elsewhere for once")?,
             refused_targets: counter(
@@ -238,6 +241,11 @@ impl Metrics {
             ends: EndMetrics::new(registry)?,
         })
     }
+}
+
+fn no_adapter(registry: &Registry) -> Result<IntCounter, prometheus::Error> {
+    let help = "Requests that found no adapter of their worker";
+    registered(registry, IntCounter::new("rankway_no_adapter_total", help)?)
 }
 
 fn drain_followed(registry: &Registry) -> Result<Histogram, prometheus::Error> {

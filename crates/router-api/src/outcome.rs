@@ -100,7 +100,11 @@ async fn end_turn(mut turn: Turn, status: Status, end: &CallEnd) {
         Status::Cancelled | Status::Invalid => turn.end(status, end),
         _ if turn.has_first_chunk() => turn.end(status, end),
         // Who tries again at once shall find the conversation free.
-        Status::Refused | Status::Failed | Status::RankRefused | Status::Unreachable => {
+        Status::Refused
+        | Status::Failed
+        | Status::RankRefused
+        | Status::Unreachable
+        | Status::NoAdapter => {
             turn.give_up(status).await;
         }
     }

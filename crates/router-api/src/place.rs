@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use affinity::ConversationKey;
 use contracts::rpc::{Acquire, Bound, CallError, Move};
-use domain::{DecisionId, Target};
+use domain::{DecisionId, Target, WorkerId};
 use placement::{Hint, Place};
 use routing::{BindingAction, Decision, Degraded, NoTarget, Request, Status};
 use tokio::time::Instant;
@@ -24,6 +24,8 @@ pub(crate) struct Placing<'a> {
     pub(crate) known: Known,
     /// Where it has failed already.
     pub(crate) tried: Vec<Target>,
+    /// The workers to which it has found no way.
+    pub(crate) no_adapter: Vec<WorkerId>,
     /// The attempt that failed last.
     pub(crate) retry_of: Option<DecisionId>,
 }
@@ -69,6 +71,7 @@ impl Placing<'_> {
             && self.tried.iter().any(is_of_worker)
             && candidates.any(|it| it.takes_new() && !is_of_worker(&it.target));
         match &decision.place {
+            place if status == Status::NoAdapter => self.no_adapter.push(place.worker().clone()),
             Place::Target(target) if !is_misnumbered => self.tried.push(target.clone()),
             Place::Target(_) | Place::Worker { .. } => {
                 let candidates = decision.snapshot.candidates.iter();
@@ -103,6 +106,7 @@ impl Placing<'_> {
             hint: self.hint(),
             lead: self.intake.lead.clone(),
             tried: self.tried.clone(),
+            no_adapter: self.no_adapter.clone(),
             pin: self.intake.pin.clone(),
         };
         (request, seed)

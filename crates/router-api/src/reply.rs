@@ -64,6 +64,7 @@ impl Answer {
             DispatchError::Connect { .. } | DispatchError::UnknownWorker { .. } => {
                 Status::Unreachable
             }
+            DispatchError::Adapter { .. } => Status::NoAdapter,
             // Other numbers may be ranks here, or this one elsewhere.
             DispatchError::Rank { .. } => Status::RankRefused,
             DispatchError::Broken { .. } => Status::Failed,

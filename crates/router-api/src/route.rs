@@ -64,6 +64,7 @@ async fn serve(
         blocks: &blocks,
         known: replica.ask(&intake, &blocks, lease.is_some()).await,
         tried: Vec::new(),
+        no_adapter: Vec::new(),
         retry_of: None,
     };
     let decision = match lease {

@@ -140,6 +140,11 @@ impl Turn {
         self.first_chunk.is_some()
     }
 
+    /// It is sent once more, because nothing has taken it.
+    pub(crate) fn sent_again(&mut self) {
+        self.dispatched = Instant::now();
+    }
+
     /// The engine has answered with success and its first byte is there.
     pub(crate) fn first_chunk(&mut self) {
         if self.first_chunk.is_some() {

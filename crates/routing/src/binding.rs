@@ -32,8 +32,11 @@ pub(crate) fn plan(asked: &Asked<'_>) -> Plan {
         .candidates
         .iter()
         .find(|it| it.target == bound.target);
-    if candidate.is_some_and(|it| it.barred == Some(Barred::Tried)) {
-        return Plan::Rebind(MoveReason::Failed);
+    match candidate.and_then(|it| it.barred) {
+        Some(Barred::Tried) => return Plan::Rebind(MoveReason::Failed),
+        // What it holds is still there: this turn goes elsewhere, and its successor comes back.
+        Some(Barred::NoAdapter) => return Plan::Excursion,
+        Some(Barred::FailedLately) | None => {}
     }
     // Of a rank that is not known nothing can be said. Where ranks are ignored each turn leaves its prefix at another:
     // to go after it would change the binding after every turn, in vain.

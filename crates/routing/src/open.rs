@@ -38,6 +38,8 @@ pub enum Status {
     RankRefused,
     /// The engine could not be reached, which none of its ranks can then.
     Unreachable,
+    /// No adapter of the worker was reached: says nothing of the worker.
+    NoAdapter,
     /// The request itself was wrong (other 4xx): says nothing of the target.
     Invalid,
     /// The client left.
@@ -62,7 +64,7 @@ impl Status {
             Self::Refused | Self::Failed => Avoided::Rank,
             Self::Unreachable => Avoided::Worker,
             Self::RankRefused => Avoided::RankAtEndpoint,
-            Self::Served | Self::Invalid | Self::Cancelled => Avoided::Nothing,
+            Self::Served | Self::NoAdapter | Self::Invalid | Self::Cancelled => Avoided::Nothing,
         }
     }
 }

@@ -32,6 +32,8 @@ pub struct Request {
     pub lead: Option<Lead>,
     /// Targets at which this request has failed already.
     pub tried: Vec<Target>,
+    /// Workers to which this request has found no way. What is bound there stays bound.
+    pub no_adapter: Vec<WorkerId>,
     /// The place a client or operator insists on.
     pub pin: Option<Pin>,
 }

@@ -148,6 +148,9 @@ impl Sources<'_> {
         if self.request.tried.contains(target) {
             return Some(Barred::Tried);
         }
+        if self.request.no_adapter.contains(&target.worker) {
+            return Some(Barred::NoAdapter);
+        }
         let avoided = self.fleet.memory(target).avoid_until;
         let endpoint = self.request.endpoint;
         let failed = avoided.is_some_and(|until| until > self.now)

@@ -27,8 +27,12 @@ pub use select::in_turn;
 
 /// Between attempts to read a bus that fails.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// How long one that has failed is asked last. Leases of the dead take 15 s to end.
+/// How long one that has failed is asked last at least: until it is heard of again, since leases of the dead take 15 s
+/// to end.
 const AVOID: Duration = Duration::from_secs(3);
+/// Whoever stops waiting for an answer after this time does so because it is late: routers do after 50 ms, or where a
+/// second one may be asked after 20 ms.
+const LATE: Duration = Duration::from_millis(20);
 
 /// The fleet as this process knows it. Cheap to clone; clones share it.
 #[derive(Clone)]
@@ -48,8 +52,37 @@ struct Known {
     heard: Timestamp,
     /// Connections, by address; those of services that have gone are forgotten.
     peers: BTreeMap<String, Peer>,
-    /// Who has failed, and when.
-    failed: BTreeMap<InstanceId, Instant>,
+    failed: BTreeMap<InstanceId, Failure>,
+}
+
+/// That a service did not answer.
+#[derive(Clone, Copy)]
+struct Failure {
+    at: Instant,
+    /// Whether it has been heard of since. A process that was killed or is frozen is not.
+    heard_since: bool,
+}
+
+impl Failure {
+    fn is_over(&self) -> bool {
+        self.heard_since && AVOID <= self.at.elapsed()
+    }
+}
+
+/// A service that is waited for. Dropped before its answer it has failed, if that was late.
+struct Waiting<'a> {
+    fleet: &'a Fleet,
+    service: &'a ServiceInstance,
+    since: Instant,
+    answered: bool,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.answered && LATE <= self.since.elapsed() {
+            self.fleet.has_failed(self.service);
+        }
+    }
 }
 
 /// Whether a call may be made again although it may have been carried out.
@@ -92,16 +125,20 @@ impl Fleet {
             let now = self.clock.now();
             let mut known = self.lock();
             known.heard = now;
-            let services = anew.as_mut().unwrap_or(&mut known.services);
             match change {
                 Change::Put(key, entry) => match FleetEntry::from_bytes(&entry.value) {
                     Ok(FleetEntry::Service(service)) => {
+                        if let Some(failure) = known.failed.get_mut(&service.id) {
+                            failure.heard_since = true;
+                        }
+                        let services = anew.as_mut().unwrap_or(&mut known.services);
                         services.insert(key, Arc::new(service));
                     }
                     Ok(FleetEntry::Worker(_)) => {}
                     Err(error) => warn!(%error, "an entry of the fleet makes no sense"),
                 },
                 Change::Deleted(key) => {
+                    let services = anew.as_mut().unwrap_or(&mut known.services);
                     services.remove(&key);
                 }
                 Change::CaughtUp => {
@@ -168,9 +205,16 @@ impl Fleet {
         let known = self.lock();
         ordered.sort_by_key(|it| {
             let failed = known.failed.get(&it.id);
-            failed.is_some_and(|at| at.elapsed() < AVOID)
+            failed.is_some_and(|it| !it.is_over())
         });
         ordered
+    }
+
+    /// Whether it is not worth a call: it has failed a moment ago, and nothing has been heard of it since.
+    fn is_lost(&self, service: &ServiceInstance) -> bool {
+        let known = self.lock();
+        let failed = known.failed.get(&service.id);
+        failed.is_some_and(|it| !it.heard_since && it.at.elapsed() < AVOID)
     }
 
     fn peer(&self, service: &ServiceInstance) -> Result<Peer, String> {
@@ -185,8 +229,11 @@ impl Fleet {
     }
 
     fn has_failed(&self, service: &ServiceInstance) {
-        let mut known = self.lock();
-        known.failed.insert(service.id.clone(), Instant::now());
+        let failure = Failure {
+            at: Instant::now(),
+            heard_since: false,
+        };
+        self.lock().failed.insert(service.id.clone(), failure);
     }
 
     /// Asks one of `services` after the other, until one answers or it may not be asked again. Each but the last
@@ -207,6 +254,12 @@ impl Fleet {
         };
         for (place, service) in services.iter().enumerate() {
             let is_last = place + 1 == services.len();
+            let mut waiting = Waiting {
+                fleet: self,
+                service,
+                since: Instant::now(),
+                answered: false,
+            };
             let asked = match self.peer(service) {
                 Ok(peer) if is_last => call(peer).await,
                 Ok(peer) => {
@@ -215,6 +268,7 @@ impl Fleet {
                 }
                 Err(why) => Err(CallError::Unreached { service: name, why }),
             };
+            waiting.answered = true;
             let error = match asked {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
@@ -253,6 +307,6 @@ impl Known {
             ..
         } = self;
         peers.retain(|address, _| services.values().any(|it| it.address == *address));
-        failed.retain(|id, at| at.elapsed() < AVOID && services.values().any(|it| it.id == *id));
+        failed.retain(|id, it| !it.is_over() && services.values().any(|it| it.id == *id));
     }
 }

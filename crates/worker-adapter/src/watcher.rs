@@ -6,7 +6,7 @@ use std::time::Duration;
 use bus::{Bus, BusError, Expect, Key, Record};
 use bytes::Bytes;
 use contracts::{Encoding, FleetEntry, LoadReport, topics};
-use domain::{Epoch, FirstRank, Incarnation, TargetState, Worker, WorkerId};
+use domain::{Epoch, FirstRank, Incarnation, TargetState, Timestamp, Worker, WorkerId};
 use service_kit::{CancellationToken, Clock, Component};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{info, warn};
@@ -26,6 +26,11 @@ const LEASE: Duration = Duration::from_secs(15);
 const RENEW_EVERY: Duration = Duration::from_secs(5);
 /// Failures in a row after which a worker is gone: fewer than a lease has renewals.
 const FAILURES_UNTIL_GONE: u32 = 3;
+/// After so long without a renewal no other adapter reaches the worker either.
+const UNRENEWED: Duration = Duration::from_secs(6);
+const _: () = assert!(RENEW_EVERY.as_secs() < UNRENEWED.as_secs());
+/// Another adapter that has not renewed the registration for so long is not there any more.
+const ANOTHER: Duration = LEASE;
 
 /// How often an incarnation is tried whose answers show nothing of its first ranks.
 const MAX_TRIALS: u32 = 3;
@@ -46,6 +51,12 @@ pub(crate) struct Watcher {
 struct Known {
     /// As last registered; none while it does not answer.
     registered: Option<(Worker, Instant)>,
+    /// Until when the lease holds that was last written here.
+    told_until: Option<Timestamp>,
+    /// When another adapter's registration of the worker was last seen.
+    another: Option<Instant>,
+    /// The worker as it was before it stopped answering, as long as others may still reach it.
+    unreached: Option<Worker>,
     /// Which engine it is; asked again after a failure, because another may have taken its place.
     engine: Option<EngineName>,
     /// Whether its load was unknown when last asked, which is logged once.
@@ -77,12 +88,16 @@ impl Tried {
 }
 
 impl Watcher {
-    /// Watches until `shutdown`, then takes the worker out of the fleet.
+    /// Watches until `shutdown`. The registration stays until its lease ends: of the engine nothing is said, and
+    /// another adapter may reach it, or this one be back soon.
     pub(crate) async fn run(self, shutdown: CancellationToken) {
         let mut ticks = interval(SCRAPE_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut known = Known {
             registered: None,
+            told_until: None,
+            another: None,
+            unreached: None,
             engine: None,
             tried: None,
             unknown_load: false,
@@ -102,11 +117,6 @@ impl Watcher {
             () = watch => {}
         }
         self.roster.release(&self.id);
-        let key = key_of(&self.id);
-        let removed = self.bus.put(&topics::FLEET.table, key, None, Expect::Any);
-        if let Err(error) = removed.await {
-            warn!(worker = %self.id, %error, "not deregistered");
-        }
     }
 
     async fn tick(&self, known: &mut Known) {
@@ -162,7 +172,9 @@ impl Watcher {
         let warms = worker.state != TargetState::Ready;
         let complaint = warms.then(|| format!("{} is not healthy", self.id));
         self.report_health(complaint);
-        self.register(&worker).await;
+        self.look_for_another(known).await;
+        self.register(known, &worker).await;
+        known.unreached = None;
         known.registered = Some((worker, Instant::now()));
         Ok(())
     }
@@ -248,8 +260,17 @@ impl Watcher {
             self.roster.lose(&self.id);
             known.tried = None;
             worker.state = TargetState::Gone;
-            worker.lease_until = self.clock.now() + LEASE;
-            self.register(&worker).await;
+            known.unreached = Some(worker);
+        }
+        if let Some(mut worker) = known.unreached.take() {
+            self.look_for_another(known).await;
+            match self.is_reached_by_another(known).await {
+                true => known.unreached = Some(worker),
+                false => {
+                    worker.lease_until = self.clock.now() + LEASE;
+                    self.register(known, &worker).await;
+                }
+            }
         }
         self.report_health(Some(complaint));
     }
@@ -267,7 +288,39 @@ impl Watcher {
         }
     }
 
-    async fn register(&self, worker: &Worker) {
+    /// The worker as the fleet has it.
+    async fn entry(&self) -> Option<Worker> {
+        let entry = self.bus.get(&topics::FLEET.table, &key_of(&self.id)).await;
+        let entry = entry.inspect_err(|error| self.unpublished(error)).ok()??;
+        match FleetEntry::from_bytes(&entry.value) {
+            Ok(FleetEntry::Worker(worker)) => Some(worker),
+            Ok(FleetEntry::Service(_)) | Err(_) => None,
+        }
+    }
+
+    /// Sees whether the worker was registered by somebody else since this adapter did.
+    async fn look_for_another(&self, known: &mut Known) {
+        let entry = self.entry().await;
+        let leased = entry.filter(|it| self.clock.now() < it.lease_until);
+        if leased.is_some_and(|it| known.told_until != Some(it.lease_until)) {
+            known.another = Some(Instant::now());
+        }
+    }
+
+    /// Whether another adapter reaches the worker, or is still to say whether it does.
+    async fn is_reached_by_another(&self, known: &Known) -> bool {
+        if known.another.is_none_or(|it| ANOTHER <= it.elapsed()) {
+            return false;
+        }
+        let entry = self.entry().await;
+        entry.is_some_and(|it| {
+            let unrenewed = self.clock.now() + LEASE;
+            it.state != TargetState::Gone && unrenewed.since(it.lease_until) < UNRENEWED
+        })
+    }
+
+    async fn register(&self, known: &mut Known, worker: &Worker) {
+        known.told_until = Some(worker.lease_until);
         let value = FleetEntry::Worker(worker.clone()).to_bytes();
         let key = key_of(&self.id);
         let table = &topics::FLEET.table;

@@ -148,6 +148,8 @@ pub(super) fn write_dispatch_error(error: &DispatchError) -> Status {
             });
             (Code::FailedPrecondition, worker, failure)
         }
+        // Without details it says the same of whoever answers so.
+        DispatchError::Adapter { .. } => return Status::unavailable(cut(&chain(error))),
         DispatchError::Connect {
             worker,
             url,

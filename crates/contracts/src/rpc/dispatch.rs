@@ -101,6 +101,16 @@ pub enum DispatchError {
         /// What is wrong.
         why: String,
     },
+    /// No adapter of the worker was reached, or the one that was is lost. Of the engine and its cache nothing is
+    /// said.
+    #[error("reach an adapter of worker {worker}")]
+    Adapter {
+        /// The worker.
+        worker: WorkerId,
+        /// The cause.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The engine could not be reached: nothing was sent, or nothing came back.
     #[error("connect to worker {worker} at {url}")]
     Connect {
@@ -129,6 +139,7 @@ impl DispatchError {
         match self {
             Self::UnknownWorker { .. }
             | Self::Rank { .. }
+            | Self::Adapter { .. }
             | Self::Connect { .. }
             | Self::Broken { .. } => true,
         }

@@ -244,7 +244,7 @@ async fn a_caller_that_leaves_in_the_middle_stops_the_engine_though_it_is_silent
 }
 
 #[tokio::test]
-async fn an_adapter_killed_before_the_head_was_not_connected_to_and_after_it_broke_off() {
+async fn an_adapter_that_is_killed_is_named_and_not_its_engine() {
     let (process, dispatch, mut said) = hanging(false);
     let kill = async {
         next(&mut said).await;
@@ -252,14 +252,14 @@ async fn an_adapter_killed_before_the_head_was_not_connected_to_and_after_it_bro
     };
     let (called, ()) = tokio::join!(dispatch.call(head(), Bytes::new()), kill);
     let error = called.err().unwrap();
-    assert!(matches!(error, DispatchError::Connect { .. }), "{error:?}");
+    assert!(matches!(error, DispatchError::Adapter { .. }), "{error:?}");
 
     let (process, dispatch, _said) = hanging(true);
     let (_, mut answer) = dispatch.call(head(), Bytes::new()).await.unwrap();
     assert!(matches!(answer.next().await, Some(Ok(Down::Chunk(_)))));
     drop(process);
     let error = whole(answer).await.1.unwrap_err();
-    assert!(matches!(error, DispatchError::Broken { .. }), "{error:?}");
+    assert!(matches!(error, DispatchError::Adapter { .. }), "{error:?}");
 }
 
 #[tokio::test]

@@ -175,6 +175,7 @@ impl<'a> World<'a> {
             hint: None,
             lead: None,
             tried: Vec::new(),
+            no_adapter: Vec::new(),
             pin: None,
         };
         let decision = self.decide(router, &request, binding.as_ref(), now);

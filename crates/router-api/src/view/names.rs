@@ -60,6 +60,7 @@ pub(super) const fn rank_control(control: RankControl) -> &'static str {
 pub(super) const fn barred(barred: Barred) -> &'static str {
     match barred {
         Barred::Tried => "tried",
+        Barred::NoAdapter => "no_adapter",
         Barred::FailedLately => "failed_lately",
     }
 }
@@ -71,6 +72,7 @@ pub(super) const fn status(status: Status) -> &'static str {
         Status::Failed => "failed",
         Status::RankRefused => "rank_refused",
         Status::Unreachable => "unreachable",
+        Status::NoAdapter => "no_adapter",
         Status::Invalid => "invalid",
         Status::Cancelled => "cancelled",
     }

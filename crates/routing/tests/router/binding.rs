@@ -142,6 +142,26 @@ fn a_target_that_failed_this_request_is_left() {
 }
 
 #[test]
+fn a_turn_that_finds_no_way_to_its_worker_goes_elsewhere_once_and_its_binding_stays() {
+    let mut world = world();
+    let binding = bound("c", "w1#1/0", 1_280);
+    let mut turn = world.turn("c", &content(1, 10));
+    turn.no_adapter = vec!["w1".parse().unwrap()];
+    let away = world.decide(&turn, Some(&binding)).unwrap();
+    assert_eq!(away.binding, BindingAction::Excursion);
+    assert_eq!(at(&away).worker, target("w2#1/0").worker);
+    let failed = ended(Status::NoAdapter);
+    world.router.finish(turn.id, &failed, world.now);
+
+    let next = world.turn("c", &content(1, 10));
+    let back = world.decide(&next, Some(&binding)).unwrap();
+    assert_eq!((at(&back), back.reason), (&binding.target, Reason::Bound));
+
+    turn.no_adapter = ["w1", "w2"].map(|it| it.parse().unwrap()).into();
+    assert!(world.decide(&turn, Some(&binding)).is_err());
+}
+
+#[test]
 fn an_unreachable_engine_is_left_for_another_one_and_not_for_its_other_ranks() {
     for seed in 0..50 {
         let mut world = world();

@@ -77,6 +77,7 @@ fn what_was_not_served_leaves_no_row() {
         Status::Refused,
         Status::Failed,
         Status::Unreachable,
+        Status::NoAdapter,
         Status::Invalid,
         Status::Cancelled,
     ] {
@@ -246,6 +247,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         Just(Status::Served),
         Just(Status::Failed),
         Just(Status::Unreachable),
+        Just(Status::NoAdapter),
         Just(Status::Refused),
         Just(Status::Cancelled),
     ];

@@ -124,6 +124,7 @@ impl World {
             hint: None,
             lead: None,
             tried: Vec::new(),
+            no_adapter: Vec::new(),
             pin: None,
         }
     }

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use contracts::grpc::RemoteDispatch;
 use contracts::rpc::{CallHead, CallStream, Dispatch, DispatchError, HttpHead};
 use domain::ServiceKind;
+use futures::StreamExt as _;
 
 use super::Fleet;
 use super::select::of_worker;
@@ -13,42 +14,51 @@ pub(super) struct FleetDispatch(pub(super) Fleet);
 
 #[async_trait]
 impl Dispatch for FleetDispatch {
-    /// Of several adapters of a worker the next is tried where one cannot be reached. Where no adapter has the
-    /// worker it is not registered, whatever the fleet says of the worker itself.
+    /// Of several adapters of a worker the next is tried where one is not reached, or does not find the worker. One
+    /// that was lost a moment ago and has not been heard of since is left out.
     async fn call(
         &self,
         head: CallHead,
         body: Bytes,
     ) -> Result<(HttpHead, CallStream), DispatchError> {
+        let Self(fleet) = self;
         let worker = head.worker.clone();
-        let all = of_worker(&worker, self.0.live(ServiceKind::WorkerAdapter));
-        let mut failure = DispatchError::UnknownWorker {
+        let lost = |why: String| DispatchError::Adapter {
             worker: worker.clone(),
+            source: why.into(),
         };
-        for adapter in self.0.order(worker.as_str(), all) {
-            let peer = match self.0.peer(&adapter) {
+        let all = of_worker(&worker, fleet.live(ServiceKind::WorkerAdapter));
+        let mut failure = lost("none is in the fleet".to_owned());
+        for adapter in fleet.order(worker.as_str(), all) {
+            if fleet.is_lost(&adapter) {
+                failure = lost(format!("{}: it was lost a moment ago", adapter.address));
+                continue;
+            }
+            let peer = match fleet.peer(&adapter) {
                 Ok(peer) => peer,
                 Err(why) => {
-                    failure = DispatchError::Connect {
-                        worker: worker.clone(),
-                        url: adapter.address.clone(),
-                        source: why.into(),
-                    };
+                    failure = lost(why);
                     continue;
                 }
             };
-            let dispatch = RemoteDispatch::new(peer);
-            match dispatch.call(head.clone(), body.clone()).await {
-                // It is the adapter that is not there; of the worker nothing is said.
-                Err(DispatchError::Connect { url, source, .. }) if url == adapter.address => {
-                    self.0.has_failed(&adapter);
-                    failure = DispatchError::Connect {
-                        worker: worker.clone(),
-                        url,
-                        source,
-                    };
+            let remote = RemoteDispatch::new(peer);
+            match remote.call(head.clone(), body.clone()).await {
+                Ok((head, answer)) => {
+                    let fleet = fleet.clone();
+                    let watched = answer.inspect(move |down| {
+                        if let Err(DispatchError::Adapter { .. }) = down {
+                            fleet.has_failed(&adapter);
+                        }
+                    });
+                    return Ok((head, watched.boxed()));
                 }
-                called => return called,
+                Err(error @ DispatchError::Adapter { .. }) => {
+                    fleet.has_failed(&adapter);
+                    failure = error;
+                }
+                // Another one may see it.
+                Err(error @ DispatchError::UnknownWorker { .. }) => failure = error,
+                Err(error) => return Err(error),
             }
         }
         Err(failure)

@@ -63,7 +63,7 @@ async fn a_request_goes_to_the_adapter_of_its_worker() {
     }
     let unknown = call(&world, "w4").await.unwrap_err();
     assert!(
-        matches!(unknown, DispatchError::UnknownWorker { .. }),
+        matches!(unknown, DispatchError::Adapter { .. }),
         "{unknown:?}"
     );
 
@@ -76,7 +76,52 @@ async fn a_request_goes_to_the_adapter_of_its_worker() {
     assert_eq!(call(&world, "w3").await.unwrap(), left.0);
     drop(left);
     let gone = call(&world, "w3").await.unwrap_err();
-    assert!(matches!(gone, DispatchError::Connect { .. }), "{gone:?}");
+    assert!(matches!(gone, DispatchError::Adapter { .. }), "{gone:?}");
+
+    // It is asked again as soon as it is heard of.
+    let _back = adapter(&world, "two", &["w3"], 204).await;
+    let back = async {
+        while !matches!(call(&world, "w3").await, Ok(204)) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(crate::world::PATIENCE, back)
+        .await
+        .unwrap();
+}
+
+/// Knows no worker.
+struct Lost;
+
+#[async_trait]
+impl Dispatch for Lost {
+    async fn call(
+        &self,
+        head: CallHead,
+        _: Bytes,
+    ) -> Result<(HttpHead, CallStream), DispatchError> {
+        let worker = head.worker;
+        Err(DispatchError::UnknownWorker { worker })
+    }
+}
+
+#[tokio::test]
+async fn where_one_adapter_does_not_find_the_worker_another_is_asked() {
+    let world = World::new();
+    let kind = ServiceKind::WorkerAdapter;
+    let mut lost = Vec::new();
+    // Whichever of them is asked first.
+    for id in ["a", "b", "c"] {
+        let services = Services::default().dispatch(Arc::new(Lost));
+        lost.push(world.start((id, kind, workers(&["w1"])), services).await);
+    }
+    let unknown = call(&world, "w1").await.unwrap_err();
+    assert!(
+        matches!(unknown, DispatchError::UnknownWorker { .. }),
+        "{unknown:?}"
+    );
+    let _finds = adapter(&world, "d", &["w1"], 201).await;
+    assert_eq!(call(&world, "w1").await.unwrap(), 201);
 }
 
 #[derive(Default)]

@@ -1,5 +1,6 @@
 //! How a worker lives in the fleet, seen over the bus.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bus::{Expect, Key, Start};
@@ -16,7 +17,7 @@ use crate::running::{DEADLINE, Running, get, memory};
 use crate::stub::Stub;
 
 #[tokio::test]
-async fn a_worker_is_registered_reports_its_load_and_leaves_with_its_adapter() {
+async fn a_worker_is_registered_reports_its_load_and_outlives_its_adapter_by_its_lease() {
     let stub = Stub::start(0, 2).await;
     let mut running = Running::start(&stub, memory());
     let before = Clock::system().now();
@@ -35,7 +36,56 @@ async fn a_worker_is_registered_reports_its_load_and_leaves_with_its_adapter() {
 
     running.shutdown.cancel();
     running.tasks.join_next().await.unwrap().unwrap().unwrap();
-    running.until(|worker| worker.is_none()).await;
+    let mut left = None;
+    let ended = Clock::system().now();
+    running
+        .until(|worker| {
+            left = worker.cloned();
+            left.is_some()
+        })
+        .await;
+    let left = left.unwrap();
+    assert_eq!(left.state, TargetState::Ready);
+    assert!(ended < left.lease_until);
+}
+
+#[tokio::test]
+async fn of_two_adapters_of_a_worker_one_that_does_not_reach_it_says_nothing_of_it() {
+    let (near, far) = (Stub::start(0, 1).await, Stub::start(0, 1).await);
+    let bus = memory();
+    let one = Running::start(&near, bus.clone());
+    one.until(|it| it.is_some()).await;
+    let other = Running::start(&far, bus);
+    // Each has seen what the other says.
+    let mut leases = BTreeSet::new();
+    one.until(|it| {
+        leases.extend(it.map(|it| it.lease_until));
+        3 < leases.len()
+    })
+    .await;
+
+    near.stop().await;
+    let lost = async {
+        let call = || one.dispatch.call(get("/v1/models"), Bytes::new());
+        while !matches!(call().await, Err(DispatchError::UnknownWorker { .. })) {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(DEADLINE, lost).await.unwrap();
+    let (mut leases, mut gone) = (BTreeSet::new(), false);
+    other
+        .until(|it| {
+            leases.extend(it.map(|it| it.lease_until));
+            gone |= it.is_some_and(|it| it.state == TargetState::Gone);
+            1 < leases.len()
+        })
+        .await;
+    assert!(!gone);
+
+    far.stop().await;
+    other
+        .until(|it| it.is_some_and(|it| it.state == TargetState::Gone))
+        .await;
 }
 
 #[tokio::test]

@@ -55,7 +55,7 @@ impl Running {
     }
 
     /// Waits until the fleet says of the worker what `wanted` accepts; none is an absent entry.
-    pub(crate) async fn until(&self, wanted: impl Fn(Option<&Worker>) -> bool) {
+    pub(crate) async fn until(&self, mut wanted: impl FnMut(Option<&Worker>) -> bool) {
         let mut changes = self.bus.watch(&topics::FLEET.table).await.unwrap();
         let mut current = None;
         let reached = async {

@@ -41,12 +41,8 @@ impl Dispatch for RemoteDispatch {
         body: Bytes,
     ) -> Result<(HttpHead, CallStream), DispatchError> {
         let worker = head.worker.clone();
-        let unsent = |source| DispatchError::Connect {
-            worker: worker.clone(),
-            url: self.0.address().to_owned(),
-            source,
-        };
-        let line = self.0.line().await.map_err(|why| unsent(why.into()))?;
+        let line = self.0.line().await;
+        let line = line.map_err(|why| lost(&self.0, &worker, &status::chain(&*why)))?;
         let answer = DispatchClient::new(line.channel.clone())
             .max_encoding_message_size(limits::DISPATCH_PART)
             .max_decoding_message_size(limits::DISPATCH_PART)
@@ -57,7 +53,7 @@ impl Dispatch for RemoteDispatch {
             Err(failed) => {
                 self.0.notice(&line, &failed);
                 let error = status::read_dispatch_error(&failed);
-                return Err(error.unwrap_or_else(|| unsent(Cause::of_status(&failed).into())));
+                return Err(error.unwrap_or_else(|| lost_by(&self.0, &worker, &failed)));
             }
         };
         let mut answer = Answer {
@@ -69,6 +65,18 @@ impl Dispatch for RemoteDispatch {
         let head = answer.head().await?;
         Ok((head, answer.into_stream()))
     }
+}
+
+/// The adapter at `peer`, and nothing of an engine, is the matter.
+fn lost(peer: &Peer, worker: &WorkerId, why: &str) -> DispatchError {
+    DispatchError::Adapter {
+        worker: worker.clone(),
+        source: Cause::of(format!("{}: {why}", peer.address())).into(),
+    }
+}
+
+fn lost_by(peer: &Peer, worker: &WorkerId, failed: &Status) -> DispatchError {
+    lost(peer, worker, &Cause::of_status(failed).to_string())
 }
 
 /// A call as it is sent.
@@ -141,7 +149,7 @@ impl Answer {
     fn failed(&self, failed: &Status) -> DispatchError {
         self.peer.notice(&self.line, failed);
         let error = status::read_dispatch_error(failed);
-        error.unwrap_or_else(|| self.broken(Cause::of_status(failed)))
+        error.unwrap_or_else(|| lost_by(&self.peer, &self.worker, failed))
     }
 
     fn senseless(&self, why: &DecodeError) -> DispatchError {
