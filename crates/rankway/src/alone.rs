@@ -90,7 +90,7 @@ async fn serve(kind: ServiceKind, settings: Settings) -> anyhow::Result<()> {
             context: context.clone(),
         },
         fleet: Fleet::new(context.clock, credentials),
-        process: Process::default(),
+        process: process(kind, &settings),
         late: CancellationToken::new(),
         instance,
         settings,
@@ -122,6 +122,18 @@ async fn serve(kind: ServiceKind, settings: Settings) -> anyhow::Result<()> {
         Ended::Done(()) => {}
     }
     Ok(())
+}
+
+/// Streams of clients go through routers and adapters: those end when their streams have, within what is set.
+fn process(kind: ServiceKind, settings: &Settings) -> Process {
+    match kind {
+        ServiceKind::Router | ServiceKind::WorkerAdapter => {
+            Process::draining(Duration::from_secs(settings.router.drain_seconds))
+        }
+        ServiceKind::EventIngest | ServiceKind::Indexer | ServiceKind::AffinityStore => {
+            Process::default()
+        }
+    }
 }
 
 /// The name of this process in the fleet.

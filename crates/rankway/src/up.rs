@@ -36,7 +36,7 @@ pub(crate) fn run(args: UpArgs) -> Result<(), Failure> {
 
 async fn serve(settings: Settings) -> anyhow::Result<()> {
     let admin = service_kit::listen(settings.admin.listen, "admin.listen").await?;
-    let process = Process::default();
+    let process = Process::draining(Duration::from_secs(settings.router.drain_seconds));
     let suite = Suite::start(suite_config(&settings), &process).await?;
     let admin_address = serve_admin(admin, &suite, &settings, &process)?;
     let router = &suite.routers[0];

@@ -8,17 +8,33 @@ use anyhow::Context as _;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// How long tasks may take to end once told to: streams in flight are finished, stores flushed.
+/// How long tasks may take to end once told to, besides what is done for others meanwhile: callers are given notice, stores
+/// flushed.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Tasks whose end is the process's business.
-#[derive(Default)]
 pub struct Process {
     tasks: Mutex<JoinSet<anyhow::Result<()>>>,
     shutdown: CancellationToken,
+    grace: Duration,
+}
+
+impl Default for Process {
+    fn default() -> Self {
+        Self::draining(Duration::ZERO)
+    }
 }
 
 impl Process {
+    /// One whose streams may go on for `drain` once it is told to end, and ten seconds besides.
+    pub fn draining(drain: Duration) -> Self {
+        Self {
+            tasks: Mutex::default(),
+            shutdown: CancellationToken::new(),
+            grace: drain + GRACE,
+        }
+    }
+
     /// Runs `task` until it ends; its failure ends the process, and so does its success.
     pub fn spawn(
         &self,
@@ -36,11 +52,12 @@ impl Process {
     }
 
     /// Waits for `until`, for a task that ends early, or for a signal; then tells all tasks to end and
-    /// waits for them, for at most ten seconds. A second signal ends the wait.
+    /// waits for them, for at most as long as it was made for. A second signal ends the wait.
     pub async fn run_until<T>(
         self,
         until: impl Future<Output = anyhow::Result<T>>,
     ) -> anyhow::Result<Ended<T>> {
+        let grace = self.grace;
         let mut tasks = self
             .tasks
             .into_inner()
@@ -66,8 +83,8 @@ impl Process {
             biased;
             () = drained => {}
             _ = interrupted() => tracing::warn!("interrupted again, ending at once"),
-            () = tokio::time::sleep(GRACE) => {
-                tracing::warn!(grace = ?GRACE, "shutdown did not complete in time");
+            () = tokio::time::sleep(grace) => {
+                tracing::warn!(?grace, "shutdown did not complete in time");
             }
         }
         first
@@ -96,6 +113,11 @@ async fn interrupted() -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::future::{pending, ready};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use std::time::Duration;
+
+    use tokio::time::sleep;
 
     use super::{Ended, Process};
 
@@ -122,6 +144,26 @@ mod tests {
 
         let error = format!("{:#}", error.unwrap_err());
         assert_eq!(error, "run fragile: disk full");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn streams_end_by_themselves_for_as_long_as_they_may() {
+        for (takes, finishes) in [(69, true), (71, false)] {
+            let process = Process::draining(Duration::from_secs(60));
+            let shutdown = process.shutdown();
+            let finished = Arc::new(AtomicBool::new(false));
+            let told = finished.clone();
+            process.spawn("stream", async move {
+                shutdown.cancelled().await;
+                sleep(Duration::from_secs(takes)).await;
+                told.store(true, Relaxed);
+                Ok(())
+            });
+
+            process.run_until(ready(Ok(()))).await.unwrap();
+
+            assert_eq!(finished.load(Relaxed), finishes);
+        }
     }
 
     #[tokio::test(start_paused = true)]
