@@ -16,6 +16,8 @@ use tonic_health::server::HealthReporter;
 
 use crate::{CancellationToken, Context, Health, listen};
 
+/// The health service, by its name.
+const HEALTH: &str = tonic_health::pb::health_server::SERVICE_NAME;
 /// How soon a change of readiness shows.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -157,11 +159,18 @@ impl GrpcListener {
     ) -> anyhow::Result<()> {
         let (reporter, health) = tonic_health::server::health_reporter();
         let names = services.names().to_vec();
-        let reflection = tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(DESCRIPTORS)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-            .build_v1()
-            .context("describe the services")?;
+        let described = || {
+            let all = tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(DESCRIPTORS)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
+            // What is described beside them is served by other processes.
+            let served = names.iter().copied().chain([HEALTH]);
+            served.fold(all, |it, name| it.with_service_name(name))
+        };
+        let reflection = described().build_v1().context("describe the services")?;
+        // Python's package and older tools ask under the name that it had before.
+        let of_old = described().build_v1alpha();
+        let of_old = of_old.context("describe the services")?;
         let mut server = server();
         if let Some(credentials) = &self.credentials {
             let tls = server.tls_config(credentials.server());
@@ -169,6 +178,7 @@ impl GrpcListener {
         }
         let routes = services.into_routes();
         let routes = routes.add_service(health).add_service(reflection);
+        let routes = routes.add_service(of_old);
         let health = context.health.clone();
         let ended = async move { health.notice(shutdown).await };
         let incoming = TcpIncoming::from(self.listener).with_nodelay(Some(true));

@@ -126,32 +126,42 @@ async fn health_follows_readiness_for_each_service_and_the_whole() {
     }
 }
 
-#[tokio::test]
-async fn reflection_describes_what_is_served() {
+/// What a server that serves `rankway.v1.Feed` says of itself.
+async fn reflect(asked: MessageRequest) -> MessageResponse {
     let services = Services::default().feed(Arc::new(Ingest));
     let server = start(&GrpcSettings::default(), services).await;
     let endpoint = Endpoint::from_shared(format!("http://{}", server.address)).unwrap();
     let mut client = ServerReflectionClient::new(endpoint.connect_lazy());
     let request = ServerReflectionRequest {
         host: String::new(),
-        message_request: Some(MessageRequest::FileContainingSymbol(
-            "rankway.v1.Feed".to_owned(),
-        )),
+        message_request: Some(asked),
     };
     let answers = client.server_reflection_info(stream::iter([request])).await;
-    let answer = answers
-        .unwrap()
-        .into_inner()
-        .message()
-        .await
-        .unwrap()
-        .unwrap();
-    let Some(MessageResponse::FileDescriptorResponse(files)) = answer.message_response else {
-        panic!("{answer:?}");
+    let answer = answers.unwrap().into_inner().message().await.unwrap();
+    answer.unwrap().message_response.unwrap()
+}
+
+#[tokio::test]
+async fn reflection_describes_what_is_served() {
+    let symbol = MessageRequest::FileContainingSymbol("rankway.v1.Feed".to_owned());
+    let MessageResponse::FileDescriptorResponse(files) = reflect(symbol).await else {
+        panic!("it is not described");
     };
     let file = &files.file_descriptor_proto[0];
     let says = |text: &str| file.windows(text.len()).any(|it| it == text.as_bytes());
     assert!(says("ResyncRequest") && says("from_seq"));
+}
+
+#[tokio::test]
+async fn reflection_names_what_is_served_and_nothing_else() {
+    let list = MessageRequest::ListServices(String::new());
+    let MessageResponse::ListServicesResponse(list) = reflect(list).await else {
+        panic!("they are not listed");
+    };
+    let names = list.service.iter().map(|it| it.name.as_str());
+    let mut names: Vec<&str> = names.filter(|it| !it.contains("reflection")).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["grpc.health.v1.Health", "rankway.v1.Feed"]);
 }
 
 #[tokio::test]
