@@ -5,10 +5,12 @@ import signal
 import sys
 from pathlib import Path
 
+import through_gateway
 import through_openai
 import through_vllm_router
 from harness import Fleet, Score, get, until
 from through_aiperf import Aiperf
+from through_pages import Pages
 
 
 def arguments() -> argparse.Namespace:
@@ -17,6 +19,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--router", required=True, help="base URL of the API")
     parser.add_argument("--admin", required=True, help="base URL of the admin API")
     parser.add_argument("--work", type=Path, required=True, help="folder for logs")
+    parser.add_argument("--rankway", type=Path, required=True, help="the command")
+    parser.add_argument("--alone", type=Path, required=True, help="environment of deploy/alone")
     parser.add_argument("--aiperf", type=Path, help="folder with aiperf and its python")
     return parser.parse_args()
 
@@ -39,6 +43,8 @@ def main() -> int:
     for client, checks in {
         "openai": through_openai.CHECKS,
         "vllm-router": through_vllm_router.CHECKS,
+        "gateway": through_gateway.CHECKS,
+        "deploy/alone": Pages(given.rankway, given.alone).checks,
         "aiperf": Aiperf(given.aiperf).checks if given.aiperf else {},
     }.items():
         for name, check in checks.items():
