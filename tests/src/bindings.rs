@@ -104,10 +104,10 @@ impl History {
         self.seen
     }
 
-    /// How many were overtaken by later ones before they could be seen.
-    pub(crate) fn unseen(&self) -> u64 {
-        // Every change of the table has the next revision.
-        let all = self.first.map_or(0, |first| self.last - first + 1);
+    /// How many were overtaken by later ones before they could be seen, where each change of the table has a revision
+    /// that is higher by `step`.
+    pub(crate) fn unseen(&self, step: u64) -> u64 {
+        let all = self.first.map_or(0, |first| (self.last - first) / step + 1);
         all.saturating_sub(self.seen_until_last)
     }
 

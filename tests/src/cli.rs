@@ -10,7 +10,8 @@ use crate::apart::{Shape, Tools};
 use crate::report::Report;
 use crate::world::{Form, Interrupted};
 use crate::{
-    agent_script, lineage, lossy_events, million_bindings, owners, racing_turns, replicas,
+    agent_script, everything_dies, lineage, lossy_events, million_bindings, owners, racing_turns,
+    replicas,
 };
 
 /// What was to hold did not, or could not be measured.
@@ -59,6 +60,7 @@ enum Scenario {
     Owners(owners::Options),
     Lineage(lineage::Options),
     LossyEvents(lossy_events::Options),
+    EverythingDies(everything_dies::Options),
     #[command(hide = true)]
     KeepBindings(million_bindings::KeeperOptions),
 }
@@ -69,6 +71,9 @@ impl Scenario {
         match (self, bus) {
             (Self::MillionBindings(_) | Self::KeepBindings(_), Bus::Nats) => {
                 Some("it is about the embedded bus: leave --bus nats out")
+            }
+            (Self::EverythingDies(_), Bus::Local) => {
+                Some("it kills services that are processes of their own: give --bus nats")
             }
             (_, Bus::Local | Bus::Nats) => None,
         }
@@ -83,6 +88,7 @@ impl Scenario {
             Self::Owners(options) => owners::run(options, form).await,
             Self::Lineage(options) => lineage::run(options, form).await,
             Self::LossyEvents(options) => lossy_events::run(options, form).await,
+            Self::EverythingDies(options) => everything_dies::run(options, form).await,
             Self::KeepBindings(options) => match million_bindings::keep(options).await? {},
         }
     }

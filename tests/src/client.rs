@@ -14,7 +14,10 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
+
+/// How long a probe waits.
+const SOON: Duration = Duration::from_secs(1);
 
 /// Connections to whoever is asked.
 #[derive(Clone)]
@@ -45,6 +48,12 @@ impl Http {
         let status = response.with_context(|| format!("ask {url}"))?.status();
         ensure!(status.is_success(), "{url} answered {status}");
         Ok(())
+    }
+
+    /// The same of one who may not answer for long, as while it starts.
+    pub(crate) async fn get_soon(&self, url: &str) -> anyhow::Result<String> {
+        let answer = timeout(SOON, self.get_text(url)).await;
+        answer.with_context(|| format!("{url} does not answer within {SOON:?}"))?
     }
 
     /// Reads the text of a 200 answer; another status is an error that quotes it.

@@ -120,7 +120,7 @@ async fn measure(world: &World, routers: u32, options: &Options) -> anyhow::Resu
         beside_said: (degraded + excursions) as u64,
         moved: world.counted("rankway_rebinds_total").await? as u64,
         changes: history.changes(),
-        changes_unseen: history.unseen(),
+        changes_unseen: history.unseen(world.revision_step()),
         seconds,
     })
 }

@@ -304,6 +304,14 @@ impl World {
         }
     }
 
+    /// By how much each change of a table of the bus has a higher revision than the one before.
+    pub(crate) const fn revision_step(&self) -> u64 {
+        match &self.services {
+            Services::Together(_) => 1,
+            Services::Apart(_) => 2,
+        }
+    }
+
     /// What all router replicas have counted under a metric's name, over all its labels.
     pub(crate) async fn counted(&self, metric: &str) -> anyhow::Result<f64> {
         let mut counted = 0.0;

@@ -175,6 +175,15 @@ impl Service {
         self.daemon.name()
     }
 
+    /// Where it says whether it is ready.
+    pub(crate) fn ready_url(&self) -> String {
+        let page = match self.kind {
+            Kind::Nats => "healthz",
+            _ => "readyz",
+        };
+        format!("http://{}/{page}", self.admin)
+    }
+
     /// Whether it says so.
     pub(crate) async fn is_ready(&self) -> bool {
         self.readiness().await.is_ok()
@@ -198,12 +207,7 @@ impl Service {
     }
 
     async fn readiness(&self) -> anyhow::Result<()> {
-        let page = match self.kind {
-            Kind::Nats => "healthz",
-            _ => "readyz",
-        };
-        let url = format!("http://{}/{page}", self.admin);
-        self.http.get_text(&url).await.map(drop)
+        self.http.get_soon(&self.ready_url()).await.map(drop)
     }
 }
 
