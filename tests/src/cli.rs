@@ -11,7 +11,7 @@ use crate::report::Report;
 use crate::world::{Form, Interrupted};
 use crate::{
     agent_script, everything_dies, lineage, lossy_events, million_bindings, owners, racing_turns,
-    replicas,
+    replicas, rolling_upgrade,
 };
 
 /// What was to hold did not, or could not be measured.
@@ -60,6 +60,7 @@ enum Scenario {
     Owners(owners::Options),
     Lineage(lineage::Options),
     LossyEvents(lossy_events::Options),
+    RollingUpgrade(rolling_upgrade::Options),
     EverythingDies(everything_dies::Options),
     #[command(hide = true)]
     KeepBindings(million_bindings::KeeperOptions),
@@ -75,6 +76,9 @@ impl Scenario {
             (Self::EverythingDies(_), Bus::Local) => {
                 Some("it kills services that are processes of their own: give --bus nats")
             }
+            (Self::RollingUpgrade(_), Bus::Local) => {
+                Some("it replaces services that are processes of their own: give --bus nats")
+            }
             (_, Bus::Local | Bus::Nats) => None,
         }
     }
@@ -88,6 +92,7 @@ impl Scenario {
             Self::Owners(options) => owners::run(options, form).await,
             Self::Lineage(options) => lineage::run(options, form).await,
             Self::LossyEvents(options) => lossy_events::run(options, form).await,
+            Self::RollingUpgrade(options) => rolling_upgrade::run(options, form).await,
             Self::EverythingDies(options) => everything_dies::run(options, form).await,
             Self::KeepBindings(options) => match million_bindings::keep(options).await? {},
         }

@@ -14,6 +14,7 @@ mod owners;
 mod racing_turns;
 mod replicas;
 mod report;
+mod rolling_upgrade;
 mod steady;
 mod truth;
 mod world;

@@ -22,6 +22,8 @@ const SHARED: usize = 64;
 /// What conversations there are.
 #[derive(Clone, Debug)]
 pub(crate) struct Steady {
+    /// What their names begin with.
+    pub(crate) name: &'static str,
     /// How many at once.
     pub(crate) at_once: u32,
     /// Turns of each.
@@ -112,7 +114,7 @@ impl Steady {
             for at in 0..self.grows {
                 prompt.push(self.token(number, turn, at));
             }
-            let conversation = format!("steady-{number}");
+            let conversation = format!("{}-{number}", self.name);
             let body = serde_json::to_vec(&Completion {
                 model: MODEL,
                 prompt: &prompt,
@@ -140,7 +142,11 @@ impl Steady {
 
     /// Any token, always the same: multiplication by odd numbers spreads what differs.
     fn token(&self, conversation: u64, turn: u32, at: usize) -> u32 {
-        let mixed = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        let name = self
+            .name
+            .bytes()
+            .fold(self.seed, |it, byte| it.wrapping_mul(31) ^ u64::from(byte));
+        let mixed = name.wrapping_mul(0x9e37_79b9_7f4a_7c15)
             ^ conversation.wrapping_mul(0xbf58_476d_1ce4_e5b9)
             ^ u64::from(turn).wrapping_mul(0x94d0_49bb_1331_11eb)
             ^ (at as u64).wrapping_mul(0xd6e8_feb8_6659_fd93);
@@ -162,7 +168,8 @@ impl Tally {
         self.say(&chain(failure));
     }
 
-    fn add(&mut self, other: Self) {
+    /// The two together.
+    pub(crate) fn add(&mut self, other: Self) {
         self.requests += other.requests;
         self.failed += other.failed;
         self.broken += other.broken;
@@ -201,6 +208,7 @@ mod tests {
     #[tokio::test]
     async fn turns_extend_their_conversations_until_the_end_and_what_fails_is_counted() {
         let steady = Steady {
+            name: "steady",
             at_once: 1,
             turns: 3,
             grows: 4,

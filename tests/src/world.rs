@@ -13,7 +13,7 @@ use domain::WorkerId;
 use engine_sim::EngineSim;
 use rankway::suite::{Suite, SuiteConfig};
 use serde::{Deserialize, Serialize};
-use service_kit::{Ended, Process};
+use service_kit::{CancellationToken, Ended, Process};
 use worker_adapter::{EngineUrl, WorkerConfig};
 
 use crate::apart::{Apart, Shape};
@@ -69,9 +69,17 @@ pub(crate) enum Tables {
 
 /// A running world.
 pub(crate) struct World {
-    engines: Vec<SocketAddr>,
+    engines: Engines,
     services: Services,
     http: Http,
+}
+
+/// The engines of a world, by number.
+#[derive(Default)]
+struct Engines {
+    addresses: Vec<SocketAddr>,
+    /// Each ends one.
+    stops: Vec<CancellationToken>,
 }
 
 enum Services {
@@ -138,7 +146,7 @@ impl Plan {
     async fn run_together<T>(
         &self,
         process: Process,
-        engines: Vec<SocketAddr>,
+        engines: Engines,
         folder: &Path,
         scenario: impl AsyncFnOnce(&mut World) -> anyhow::Result<T>,
     ) -> anyhow::Result<Ended<T>> {
@@ -147,7 +155,7 @@ impl Plan {
             let config = SuiteConfig {
                 data_dir: folder.join(format!("suite-{number}")),
                 adapter: worker_adapter::Config {
-                    workers: workers(&engines)?,
+                    workers: workers(&engines.addresses)?,
                 },
                 affinity_secret: None,
                 routers,
@@ -175,7 +183,7 @@ impl Plan {
     async fn run_apart<T>(
         &self,
         shape: &Shape,
-        engines: Vec<SocketAddr>,
+        engines: Engines,
         folder: &Path,
         scenario: impl AsyncFnOnce(&mut World) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
@@ -183,7 +191,7 @@ impl Plan {
             bail!("routers that are processes of their own share their tables");
         }
         let routers = (self.routers, &self.router);
-        let apart = Apart::new(shape, routers, &workers(&engines)?, folder).await?;
+        let apart = Apart::new(shape, routers, &workers(&engines.addresses)?, folder).await?;
         let mut world = World::new(engines, Services::Apart(apart));
         let measured = match world.apart()?.start(folder).await {
             Ok(()) => scenario(&mut world).await,
@@ -200,9 +208,9 @@ impl Plan {
         measured
     }
 
-    async fn start_engines(&self, process: &Process) -> anyhow::Result<Vec<SocketAddr>> {
+    async fn start_engines(&self, process: &Process) -> anyhow::Result<Engines> {
         let port = (self.tables == Tables::Shared).then_some(0);
-        let mut addresses = Vec::new();
+        let mut engines = Engines::default();
         for number in 0..self.workers {
             let engine = EngineSim::bind(engine_sim::Config {
                 listen: ([127, 0, 0, 1], 0).into(),
@@ -213,10 +221,17 @@ impl Plan {
                 ..self.engine.clone()
             })
             .await?;
-            addresses.push(engine.http_addr());
-            process.spawn("fake engine", engine.run(process.shutdown()));
+            let (stop, shutdown) = (process.shutdown().child_token(), process.shutdown());
+            engines.addresses.push(engine.http_addr());
+            engines.stops.push(stop.clone());
+            process.spawn("fake engine", async move {
+                engine.run(stop).await?;
+                // A world goes on without one that was stopped.
+                shutdown.cancelled().await;
+                Ok(())
+            });
         }
-        Ok(addresses)
+        Ok(engines)
     }
 
     /// The routers of each suite of services.
@@ -244,7 +259,7 @@ fn workers(engines: &[SocketAddr]) -> anyhow::Result<Vec<WorkerConfig>> {
 }
 
 impl World {
-    fn new(engines: Vec<SocketAddr>, services: Services) -> Self {
+    fn new(engines: Engines, services: Services) -> Self {
         Self {
             engines,
             services,
@@ -282,7 +297,12 @@ impl World {
 
     /// Where the engines are.
     pub(crate) fn engines(&self) -> &[SocketAddr] {
-        &self.engines
+        &self.engines.addresses
+    }
+
+    /// Ends an engine, by its number: what it still serves breaks off after two seconds.
+    pub(crate) fn stop_engine(&self, number: usize) {
+        self.engines.stops[number].cancel();
     }
 
     /// Where the router replicas listen.
@@ -337,7 +357,7 @@ impl World {
     /// The last 65,536 requests that each engine has served to their end, by the engine's number.
     pub(crate) async fn served(&self) -> anyhow::Result<Vec<Vec<Served>>> {
         let mut served = Vec::new();
-        for engine in &self.engines {
+        for engine in self.engines() {
             let url = format!("http://{engine}/debug/requests");
             let answer: ServedAnswer = self.http.get(&url).await?;
             served.push(answer.requests);
