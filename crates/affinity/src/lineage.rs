@@ -14,7 +14,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use domain::{ConversationId, ModelName, SequenceHash, Target, TenantId, Timestamp};
+use domain::{ConversationId, ModelName, SequenceHash, Target, Timestamp};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::ConversationKey;
@@ -61,12 +61,10 @@ impl fmt::Display for Origin {
 pub struct Kin(u64);
 
 impl Kin {
-    /// Requests of one tenant to one model.
-    pub fn of(tenant: &TenantId, model: &ModelName) -> Self {
-        // No id contains the separator: control characters are refused.
-        Self(xxh3_64(
-            format!("{}\0{}", tenant.as_str(), model.as_str()).as_bytes(),
-        ))
+    /// Requests to one model. Those of different tenants have no hash in common, because a tenant's are seeded by its
+    /// salt: so ends that peers tell need not say whose they are.
+    pub fn of(model: &ModelName) -> Self {
+        Self(xxh3_64(model.as_str().as_bytes()))
     }
 }
 
@@ -184,7 +182,7 @@ impl Lineage {
         let Some(origin) = Origin::of(&key.conversation) else {
             return;
         };
-        let mark = (Kin::of(&key.tenant, &key.model), origin.0);
+        let mark = (Kin::of(&key.model), origin.0);
         match self.marks.get(&mark, now) {
             None | Some(Mark::End(_)) => self.marks.put(mark, Mark::Heard, now),
             Some(Mark::EndOf(_) | Mark::Heard | Mark::Seen) => {}

@@ -20,6 +20,7 @@ mod models;
 mod msgpack;
 mod ports;
 mod ranks;
+mod salts;
 pub mod sglang;
 mod stored;
 mod streamed;
@@ -43,6 +44,7 @@ pub use ports::{BasePorts, PortsError, computed_endpoints, is_wildcard};
 pub use ranks::{
     Carrier, Numbering, OLDEST, RANKS, Report, Row, TooOld, capability, check_version, rank_refusal,
 };
+pub use salts::{SALT_FIELD, takes_salt};
 pub use stored::{FullBlock, NotIndexable, Stored};
 pub use tokens::{Ask, Asked, TokenizeError, ask_tokens};
 pub use usage::{UsageReader, parse_usage};

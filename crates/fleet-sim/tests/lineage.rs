@@ -98,7 +98,7 @@ fn worker(number: u32) -> Worker {
 }
 
 fn kin() -> Kin {
-    Kin::of(&"t".parse().unwrap(), &"m".parse().unwrap())
+    Kin::of(&"m".parse().unwrap())
 }
 
 impl World {

@@ -11,6 +11,7 @@ use contracts::grpc::{Services, limits};
 use contracts::rpc::{Index, Shard, Shards};
 use domain::{InstanceId, ServiceInstance, ServiceKind, Share};
 use rankway::compose::{self, Given, Peers};
+use router_api::InvalidTenants;
 use service_kit::{
     CancellationToken, Clock, Context, Ended, Fleet, GrpcListener, Health, OpenBus, Presence,
     Process,
@@ -56,6 +57,12 @@ fn check(kind: ServiceKind, settings: &Settings) -> Result<(), Failure> {
     if kind == ServiceKind::AffinityStore && settings.affinity.secret.is_none() {
         let why = "set affinity.secret (RANKWAY_AFFINITY__SECRET), equal for all affinity stores: it names the bindings";
         return Err(Failure::wrong_use(why));
+    }
+    if kind == ServiceKind::Router
+        && !settings.router.tenants.is_empty()
+        && settings.router.salt_secret.is_none()
+    {
+        return Err(Failure::wrong_use(InvalidTenants::NoSecret));
     }
     Ok(())
 }

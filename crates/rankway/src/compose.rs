@@ -9,7 +9,7 @@ use contracts::rpc::{Affinity, Dispatch, Feed, Index, Shard};
 use domain::InstanceId;
 use event_ingest::EventIngest;
 use indexer::Indexer;
-use router_api::RouterApi;
+use router_api::{RouterApi, SaltSecret};
 use service_kit::Context;
 use worker_adapter::WorkerAdapter;
 
@@ -73,10 +73,11 @@ pub fn adapter(given: &Given, config: worker_adapter::Config) -> anyhow::Result<
     Ok(WorkerAdapter::new(config, bus, context)?)
 }
 
-/// Decides, and serves clients.
+/// Decides, and serves clients. Salts of tenants are made under the secret of `config`, else under one that is made and
+/// kept in the folder.
 pub async fn router(
     given: &Given,
-    config: router_api::Config,
+    mut config: router_api::Config,
     peers: Peers,
     instance: InstanceId,
 ) -> anyhow::Result<RouterApi> {
@@ -86,6 +87,10 @@ pub async fn router(
         affinity,
         dispatch,
     } = peers;
+    if !config.tenants.is_empty() && config.salt_secret.is_none() {
+        let kept = service_kit::kept_secret(&given.data_dir.join("router"), "salt-key")?;
+        config.salt_secret = Some(SaltSecret::new(kept));
+    }
     let bound = RouterApi::bind(config, bus, index, affinity, dispatch, context, instance);
     Ok(bound.await?)
 }

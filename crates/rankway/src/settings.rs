@@ -236,6 +236,7 @@ const TEXTS: &[&str] = &[
     "admin.token",
     "affinity.secret",
     "router.default_tenant",
+    "router.salt_secret",
     "bus.user",
     "bus.password",
     "bus.token",
@@ -309,6 +310,7 @@ impl Settings {
             let why = "router.max_body = 0 lets no request in: say how many bytes a body may have";
             return Err(Failure::wrong_use(why));
         }
+        self.router.check().map_err(Failure::wrong_use)?;
         if LONGEST_DRAIN_SECONDS < self.router.drain_seconds {
             let why = format!("router.drain_seconds must be at most {LONGEST_DRAIN_SECONDS}");
             return Err(Failure::wrong_use(why));

@@ -1,5 +1,6 @@
 //! Bindings as an operator sees them and changes them, part of the admin API.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use affinity::{Binding, ConversationKey, Owner};
@@ -14,6 +15,7 @@ use domain::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::caller::Caller;
 use crate::error::{ApiError, excerpt};
 use crate::query::{Query, wrong};
 use crate::replica::Replica;
@@ -157,6 +159,7 @@ const OVER: &[&str] = &["session_id", "model"];
 /// Releases what is bound under the id of a session that is over, for each model unless one is named. One that is not
 /// bound is over already.
 pub(crate) async fn finish(
+    Caller(tenant): Caller,
     State(replica): State<Arc<Replica>>,
     RawQuery(over): RawQuery,
 ) -> Result<Json<Value>, ApiError> {
@@ -165,10 +168,9 @@ pub(crate) async fn finish(
         return Err(wrong("session_id", &"say which session is over"));
     };
     let id = ConversationId::new(session).map_err(|error| wrong("session_id", &error))?;
-    let tenant = replica.config.default_tenant.clone();
     let mut released = 0_u64;
     for bound in replica
-        .bound_as(&tenant, &id, over.parsed("model")?)
+        .bound_as(&tenant.id, &id, over.parsed("model")?)
         .await?
     {
         let key = bound.binding.key;
@@ -205,6 +207,25 @@ fn wanted(query: &Query) -> Result<Search, ApiError> {
     })
 }
 
+/// The refusal of an id that does not say which of these is meant.
+fn several(found: &[Bound]) -> ApiError {
+    let keys = found.iter().map(|it| &it.binding.key);
+    let tenants: BTreeSet<&str> = keys.clone().map(|it| it.tenant.as_str()).collect();
+    let models: BTreeSet<&str> = keys.map(|it| it.model.as_str()).collect();
+    let (what, names) = match tenants.len() {
+        1 => ("model", models),
+        _ => ("tenant", tenants),
+    };
+    let names: Vec<&str> = names.into_iter().collect();
+    wrong(
+        what,
+        &format!(
+            "several {what}s have it: choose one of {}",
+            names.join(", ")
+        ),
+    )
+}
+
 impl Replica {
     /// The bindings of a conversation: one of `model`, or of each.
     async fn bound_as(
@@ -234,27 +255,26 @@ impl Replica {
         let of = Query::read(of, OF)?;
         let conversation =
             ConversationId::new(id).map_err(|error| wrong("conversation", &error))?;
-        let tenant = of.parsed("tenant")?;
-        let tenant = tenant.unwrap_or_else(|| self.config.default_tenant.clone());
-        let mut found = self
-            .bound_as(&tenant, &conversation, of.parsed("model")?)
-            .await?;
+        let tenants = match of.parsed("tenant")? {
+            Some(tenant) => BTreeSet::from([tenant]),
+            None => self.tenants.ids(),
+        };
+        let mut found = Vec::new();
+        for tenant in &tenants {
+            let bound = self.bound_as(tenant, &conversation, of.parsed("model")?);
+            found.extend(bound.await?);
+        }
         if found.len() > 1 {
-            let models: Vec<&str> = found
-                .iter()
-                .map(|it| it.binding.key.model.as_str())
-                .collect();
-            let why = format!(
-                "several models have it: choose one of {}",
-                models.join(", ")
-            );
-            return Err(wrong("model", &why));
+            return Err(several(&found));
         }
         found.pop().ok_or_else(|| ApiError::UnknownPath {
-            path: format!(
-                "binding of conversation {:?} of tenant {tenant}",
-                excerpt(id)
-            ),
+            path: match tenants.first().filter(|_| tenants.len() == 1) {
+                Some(tenant) => format!(
+                    "binding of conversation {:?} of tenant {tenant}",
+                    excerpt(id)
+                ),
+                None => format!("binding of conversation {:?} of any tenant", excerpt(id)),
+            },
         })
     }
 

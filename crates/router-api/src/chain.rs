@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use affinity::{ConversationKey, Evidence, Owner, TurnEnd, after_response};
 use contracts::rpc::{Acquire, Confirm, Release};
-use domain::{ConversationId, ModelName, Target, Tokens};
+use domain::{ConversationId, ModelName, Target, TenantId, Tokens};
 use routing::Decision;
 
 use crate::intake::Intake;
@@ -18,6 +18,7 @@ use crate::replica::{Replica, within_deadline};
 /// An answer whose id is being waited for.
 pub(crate) struct Chain {
     replica: Arc<Replica>,
+    tenant: TenantId,
     model: ModelName,
     id: ResponseId,
 }
@@ -28,6 +29,7 @@ impl Chain {
         let chains = intake.chains && replica.binds(intake);
         chains.then(|| Self {
             replica: replica.clone(),
+            tenant: intake.tenant.id.clone(),
             model: intake.model.clone(),
             id: ResponseId::default(),
         })
@@ -59,7 +61,7 @@ impl Chain {
         let replica = &self.replica;
         let actor = replica.instance.clone();
         let key = ConversationKey {
-            tenant: replica.config.default_tenant.clone(),
+            tenant: self.tenant.clone(),
             model: self.model.clone(),
             conversation: id,
         };

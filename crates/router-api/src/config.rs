@@ -13,6 +13,8 @@ use serde::de::{self, Deserializer};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 
+use crate::tenant::{InvalidTenants, SaltSecret, TenantConfig, check};
+
 /// The router's settings.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
@@ -44,9 +46,13 @@ pub struct Config {
     pub conversation_order: Vec<SourceKind>,
     /// The longest request body, in bytes.
     pub max_body: usize,
-    /// Whose requests they are when nothing else says it.
+    /// Whose requests they are where no tenants are set.
     #[serde(deserialize_with = "tenant", serialize_with = "tenant_name")]
     pub default_tenant: TenantId,
+    /// Whose requests they are by their API keys. Where there are any, nobody is served without a key.
+    pub tenants: Vec<TenantConfig>,
+    /// What the `cache_salt`s of tenants are made under, equal for all routers.
+    pub salt_secret: Option<SaltSecret>,
     /// Whether streamed answers are asked for their usage, which the client then does not see.
     pub usage_injection: bool,
     /// Whether answers carry `x-rankway-*` headers.
@@ -69,6 +75,8 @@ impl Default for Config {
             conversation_order: SourceKind::DEFAULT_ORDER.to_vec(),
             max_body: 32 << 20,
             default_tenant: TenantId::new("default").expect("a printable word is an id"),
+            tenants: Vec::new(),
+            salt_secret: None,
             usage_injection: true,
             expose_decision: true,
             allow_client_target: false,
@@ -78,6 +86,11 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Refuses tenants that cannot be told apart or be kept apart.
+    pub fn check(&self) -> Result<(), InvalidTenants> {
+        check(&self.tenants, self.salt_secret.as_ref())
+    }
+
     /// What the router's mind is set to.
     pub(crate) fn mind(&self) -> routing::Config {
         routing::Config {
@@ -163,7 +176,7 @@ fn source_names<S: Serializer>(order: &[SourceKind], serializer: S) -> Result<S:
     serializer.collect_seq(order.iter().map(|it| it.name()))
 }
 
-fn tenant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TenantId, D::Error> {
+pub(crate) fn tenant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TenantId, D::Error> {
     let text = String::deserialize(deserializer)?;
     TenantId::new(&text).map_err(de::Error::custom)
 }
@@ -172,7 +185,10 @@ fn policy_name<S: Serializer>(policy: &Policy, serializer: S) -> Result<S::Ok, S
     serializer.serialize_str(policy.name())
 }
 
-fn tenant_name<S: Serializer>(tenant: &TenantId, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn tenant_name<S: Serializer>(
+    tenant: &TenantId,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(tenant.as_str())
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
-use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, StatusCode};
 use serde::Serialize;
 
@@ -22,6 +22,9 @@ pub(crate) enum ApiError {
         /// The field or header that is.
         param: Option<&'static str>,
     },
+    /// Keys are set, and the client shows none of them.
+    #[error("give a valid API key, as `Authorization: Bearer KEY` or `x-api-key: KEY`")]
+    InvalidKey,
     /// The body is longer than allowed.
     #[error("the request body of {size} is longer than the limit of {limit} bytes (`max_body`)")]
     TooLarge {
@@ -137,6 +140,7 @@ impl ApiError {
     pub(crate) fn status(&self) -> StatusCode {
         match self {
             Self::Invalid { .. } => StatusCode::BAD_REQUEST,
+            Self::InvalidKey => StatusCode::UNAUTHORIZED,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Stalled { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::UnknownModel { .. } | Self::UnknownPath { .. } | Self::UnknownDecision { .. } => {
@@ -155,6 +159,7 @@ impl ApiError {
     pub(crate) fn to_json(&self) -> String {
         let (kind, param, code) = match self {
             Self::Invalid { param, .. } => ("invalid_request_error", *param, None),
+            Self::InvalidKey => ("invalid_request_error", None, Some("invalid_api_key")),
             Self::TooLarge { .. } => ("invalid_request_error", None, Some("body_too_large")),
             Self::Stalled { .. } => ("invalid_request_error", None, Some("body_stalled")),
             Self::UnknownModel { .. } => (
@@ -205,6 +210,7 @@ impl IntoResponse for ApiError {
             | Self::Overloaded { .. } => {
                 set(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
             }
+            Self::InvalidKey => set(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
             Self::Invalid { .. }
             | Self::TooLarge { .. }
             | Self::Stalled { .. }

@@ -58,7 +58,7 @@ impl Replica {
             return;
         };
         if intake.endpoint != Endpoint::Embeddings && intake.conversation.is_none() {
-            let kin = Kin::of(&self.config.default_tenant, &intake.model);
+            let kin = Kin::of(&intake.model);
             let now = self.clock.now();
             self.memory.lock().lineage.ran(kin, *end, target, now);
         }
@@ -89,8 +89,7 @@ impl Replica {
         let now = self.clock.now();
         let lineage = &mut self.memory.lock().lineage;
         for (model, end, target) in ends {
-            // Reservations do not say whose they are: here, all are one tenant's.
-            let kin = Kin::of(&self.config.default_tenant, &model);
+            let kin = Kin::of(&model);
             lineage.ran(kin, end, &target, now);
         }
     }
@@ -104,11 +103,11 @@ impl Replica {
             match claim {
                 Claim::Named(named) => {
                     intake.keeps_its_id = named.keeps_its_id();
-                    intake.conversation = Some(intake.key(self, named.id));
+                    intake.conversation = Some(intake.key(named.id));
                     return Some(named.source.kind);
                 }
                 Claim::Correlated(named) => {
-                    let key = intake.key(self, named.id);
+                    let key = intake.key(named.id);
                     let correlations = &mut self.memory.lock().correlations;
                     let proven = correlations.is_proven(&key, hashes, now);
                     if record {
@@ -124,7 +123,7 @@ impl Replica {
                     source = source.or(Some(SourceKind::PromptCacheKey));
                 }
                 Claim::Lineage => {
-                    let kin = Kin::of(&self.config.default_tenant, &intake.model);
+                    let kin = Kin::of(&intake.model);
                     let lineage = &mut self.memory.lock().lineage;
                     let found = lineage.find(kin, hashes, now);
                     if record {
@@ -132,7 +131,7 @@ impl Replica {
                     }
                     intake.lead = found.lead.map(|it| lead(it, blocks));
                     if let Some(origin) = found.origin {
-                        intake.conversation = Some(intake.key(self, origin.id()));
+                        intake.conversation = Some(intake.key(origin.id()));
                         return Some(SourceKind::Lineage);
                     }
                 }

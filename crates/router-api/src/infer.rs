@@ -13,6 +13,7 @@ use http::HeaderMap;
 use routing::Status;
 use tokio::time::Instant;
 
+use crate::caller::Caller;
 use crate::chain::Chain;
 use crate::error::ApiError;
 use crate::intake::{Blocks, Intake, TokenSource, passing};
@@ -21,6 +22,7 @@ use crate::place::Placing;
 use crate::reach::Reach;
 use crate::replica::Replica;
 use crate::reply::{Answer, Reply};
+use crate::tenant::Tenant;
 use crate::turn::Turn;
 
 /// Targets that one request is tried at before its client is told.
@@ -31,6 +33,7 @@ const RETRIED_BODY_LIMIT: usize = 8 << 20;
 /// Serves a request to an engine's path of the same name.
 pub(crate) async fn infer(
     endpoint: Endpoint,
+    Caller(tenant): Caller,
     State(replica): State<Arc<Replica>>,
     request: Request<Body>,
 ) -> Response {
@@ -42,7 +45,8 @@ pub(crate) async fn infer(
         .to_owned();
     let mut model = None;
     let target = (endpoint, path);
-    let served = serve(&replica, &parts.headers, target, body, &mut model).await;
+    let asker = (&tenant, &parts.headers);
+    let served = serve(&replica, asker, target, body, &mut model).await;
     let response = served.unwrap_or_else(IntoResponse::into_response);
     replica.count(model.as_ref(), response.status());
     response
@@ -50,7 +54,7 @@ pub(crate) async fn infer(
 
 async fn serve(
     replica: &Arc<Replica>,
-    headers: &HeaderMap,
+    (tenant, headers): (&Arc<Tenant>, &HeaderMap),
     (endpoint, path): (Endpoint, String),
     body: Body,
     model: &mut Option<ModelName>,
@@ -61,7 +65,7 @@ async fn serve(
         .await?;
     let received = Instant::now();
     let asked = Fields::read(&held.bytes)?;
-    let mut intake = Intake::read(replica, headers, endpoint, &asked)?;
+    let mut intake = Intake::read(replica, (tenant, headers), endpoint, &asked)?;
     *model = Some(intake.model.clone());
     let body = without_ranks(&held.bytes, &asked, replica.config.allow_client_target);
     let fields = Fields::read(&body)?;
@@ -70,7 +74,12 @@ async fn serve(
     let blocks = replica
         .blocks(source, &intake, &fields, &body, authorization)
         .await;
-    let edited = edit(&body, &fields, injects_usage(replica, endpoint));
+    let edited = edit(
+        &body,
+        &fields,
+        injects_usage(replica, endpoint),
+        intake.made_salt(),
+    );
     replica.identify(&mut intake, &blocks, true);
     let call = Call {
         path,
@@ -139,7 +148,8 @@ async fn send(
             },
         };
         turn.dispatched(call.received, placing.tail(&turn.decision));
-        let sent = (call.head(&turn), body.clone());
+        let body = intake.body_for(replica, turn.decision.place.worker(), &body);
+        let sent = (call.head(&turn), body);
         let answer = reach.call(replica, &mut turn, sent, 1 < attempts).await;
         match answer {
             Answer::Passing(reply) => return Ok((turn, reply)),

@@ -1,18 +1,22 @@
 //! From a request's bytes to what a decision is asked for.
 
+use std::sync::Arc;
+
 use affinity::{Claim, ConversationKey, find_conversation, parent_hint};
 use axum::http::HeaderMap;
+use bytes::Bytes;
 use domain::{
     BlockSize, ConversationId, DpRank, Endpoint, HashSeed, ModelName, Namespace, SequenceHash,
     Tokens, WorkerId, block_hashes, sequence_hashes,
 };
-use engine_wire::CLIENT_RANK_HEADERS;
+use engine_wire::{CLIENT_RANK_HEADERS, takes_salt};
 use routing::{Lead, Pin};
 use service_kit::error_chain;
 
 use crate::error::{ApiError, excerpt};
-use crate::openai::{Fields, Prompt};
+use crate::openai::{Fields, Prompt, without_salt};
 use crate::replica::Replica;
+use crate::tenant::Tenant;
 
 /// The client's choice of a worker.
 const WORKER_HEADER: &str = "x-rankway-worker";
@@ -25,6 +29,8 @@ const OWN_PREFIX: &str = "x-rankway-";
 pub(crate) struct Intake {
     pub(crate) model: ModelName,
     pub(crate) endpoint: Endpoint,
+    pub(crate) tenant: Arc<Tenant>,
+    /// What engine and index keep its blocks under.
     pub(crate) salt: Option<String>,
     /// What its conversation may be known by, until that is settled: see [`Replica::identify`].
     pub(crate) claims: Vec<Claim>,
@@ -55,7 +61,7 @@ impl Intake {
     /// Reads what the request says of itself.
     pub(crate) fn read(
         replica: &Replica,
-        headers: &HeaderMap,
+        (tenant, headers): (&Arc<Tenant>, &HeaderMap),
         endpoint: Endpoint,
         fields: &Fields<'_>,
     ) -> Result<Self, ApiError> {
@@ -70,11 +76,12 @@ impl Intake {
             claims,
             conversation: None,
             keeps_its_id: true,
-            parent: parent.map(|id| key(replica, &model, id)),
+            parent: parent.map(|id| key(tenant, &model, id)),
             bucket: None,
             lead: None,
             pin: pin(replica, headers, fields, &model)?,
-            salt: fields.cache_salt.clone().filter(|it| !it.is_empty()),
+            salt: replica.salt(tenant, fields.cache_salt()?.as_deref()),
+            tenant: tenant.clone(),
             streams: fields.streams(),
             endpoint,
             model,
@@ -82,8 +89,28 @@ impl Intake {
     }
 
     /// What a conversation of this id is kept under.
-    pub(crate) fn key(&self, replica: &Replica, conversation: ConversationId) -> ConversationKey {
-        key(replica, &self.model, conversation)
+    pub(crate) fn key(&self, conversation: ConversationId) -> ConversationKey {
+        key(&self.tenant, &self.model, conversation)
+    }
+
+    /// The salt that its engine has to be told, where that is not what its client says.
+    pub(crate) fn made_salt(&self) -> Option<&str> {
+        self.salt.as_deref().filter(|_| self.tenant.is_named())
+    }
+
+    /// `body`, which has [`Self::made_salt`] in it, as this worker gets it: without one where its engine takes none.
+    pub(crate) fn body_for(&self, replica: &Replica, worker: &WorkerId, body: &Bytes) -> Bytes {
+        if self.made_salt().is_none() {
+            return body.clone();
+        }
+        let router = replica.mind.lock();
+        let worker = router.worker(worker);
+        let takes = worker.is_none_or(|it| takes_salt(it, self.endpoint));
+        drop(router);
+        match takes {
+            true => body.clone(),
+            false => without_salt(body),
+        }
     }
 
     /// The conversation's id, where an engine will see the same one in its later turns.
@@ -163,6 +190,13 @@ impl TokenSource {
     pub(crate) fn of(replica: &Replica, intake: &Intake, prompt: Prompt) -> Result<Self, ApiError> {
         Ok(match prompt {
             Prompt::Tokens(tokens) => Self::Known(intake.blocks_of(replica, &tokens)),
+            Prompt::Hashes(_) if intake.tenant.is_named() => {
+                return Err(ApiError::Invalid {
+                    message: "where API keys name tenants, blocks are hashed under a tenant's salt: send token_ids"
+                        .to_owned(),
+                    param: Some("block_hashes"),
+                });
+            }
             Prompt::Hashes(hashes) => Self::Known(intake.blocks_hashed(replica, hashes)?),
             Prompt::Text => Self::Tokenizer,
             Prompt::Unread => Self::Nobody,
@@ -170,9 +204,9 @@ impl TokenSource {
     }
 }
 
-fn key(replica: &Replica, model: &ModelName, conversation: ConversationId) -> ConversationKey {
+fn key(tenant: &Tenant, model: &ModelName, conversation: ConversationId) -> ConversationKey {
     ConversationKey {
-        tenant: replica.config.default_tenant.clone(),
+        tenant: tenant.id.clone(),
         model: model.clone(),
         conversation,
     }

@@ -3,6 +3,7 @@
 mod admin;
 mod bindings;
 mod body;
+mod caller;
 mod chain;
 mod config;
 mod drain;
@@ -30,9 +31,11 @@ mod reply;
 mod route;
 mod run;
 mod service;
+mod tenant;
 mod tokenizer;
 mod turn;
 mod view;
 
 pub use config::Config;
 pub use service::{BindError, Handle, RouterApi};
+pub use tenant::{ApiKey, InvalidKey, InvalidTenants, SaltSecret, TenantConfig};

@@ -35,6 +35,8 @@ pub(crate) struct Metrics {
     pub(crate) refused_targets: IntCounter,
     /// Conversation ids that were none.
     pub(crate) skipped_ids: IntCounter,
+    /// Requests whose client gave a salt, by tenant and whether it is its own or another tenant's.
+    pub(crate) client_salts: IntCounterVec,
     /// Requests by what told their conversation.
     pub(crate) sources: IntCounterVec,
     /// From an operator's drain to this router's going by it.
@@ -213,11 +215,8 @@ impl Metrics {
                 "rankway_conversation_ids_skipped_total",
                 "Conversation ids that were none",
             )?,
-            sources: counters(
-                "rankway_conversation_source_total",
-                "Requests by what told their conversation; those that nothing told are placed anew each time",
-                &["source"],
-            )?,
+            client_salts: client_salts(registry)?,
+            sources: sources(registry)?,
             drain_followed_seconds: drain_followed(registry)?,
             untold: counter(
                 "rankway_affinity_untold_total",
@@ -246,6 +245,22 @@ impl Metrics {
 fn no_adapter(registry: &Registry) -> Result<IntCounter, prometheus::Error> {
     let help = "Requests that found no adapter of their worker";
     registered(registry, IntCounter::new("rankway_no_adapter_total", help)?)
+}
+
+fn sources(registry: &Registry) -> Result<IntCounterVec, prometheus::Error> {
+    let opts = Opts::new(
+        "rankway_conversation_source_total",
+        "Requests by what told their conversation; those that nothing told are placed anew each time",
+    );
+    registered(registry, IntCounterVec::new(opts, &["source"])?)
+}
+
+fn client_salts(registry: &Registry) -> Result<IntCounterVec, prometheus::Error> {
+    let opts = Opts::new(
+        "rankway_client_salts_total",
+        "Requests with a cache_salt, by tenant and whether it is its own or another tenant's",
+    );
+    registered(registry, IntCounterVec::new(opts, &["tenant", "kind"])?)
 }
 
 fn drain_followed(registry: &Registry) -> Result<Histogram, prometheus::Error> {

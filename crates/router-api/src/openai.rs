@@ -3,10 +3,11 @@
 
 mod edit;
 mod fields;
+mod members;
 mod ranks;
 mod response_id;
 
-pub(crate) use edit::edit;
+pub(crate) use edit::{edit, without_salt};
 pub(crate) use fields::{Fields, Prompt};
 pub(crate) use ranks::without_ranks;
 pub(crate) use response_id::ResponseId;

@@ -12,12 +12,13 @@ use axum::extract::State;
 use axum::http::Request;
 use axum::response::{IntoResponse, Response};
 use contracts::rpc::CallEnd;
-use domain::DecisionId;
+use domain::{DecisionId, TenantId};
 use routing::Status;
 use tokio::time::{MissedTickBehavior, interval};
 
 use self::awaited::{Awaited, Desk};
 use self::told::{Phase, Told};
+use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::replica::Replica;
 use crate::turn::Turn;
@@ -43,8 +44,13 @@ impl Committed {
     }
 
     /// Keeps a turn for `lease`, and as long again from each report on.
-    pub(crate) fn take(&self, turn: Turn, lease: Duration) -> Result<(), ApiError> {
-        self.desk.take(Awaited::new(turn, lease))
+    pub(crate) fn take(
+        &self,
+        tenant: &TenantId,
+        turn: Turn,
+        lease: Duration,
+    ) -> Result<(), ApiError> {
+        self.desk.take(Awaited::new(tenant, turn, lease))
     }
 
     /// Gives back what nobody has told the outcome of in time, for ever.
@@ -62,9 +68,9 @@ impl Committed {
         drop(self.desk.all());
     }
 
-    async fn settle(&self, told: Told) -> Result<OutcomeAnswer, ApiError> {
+    async fn settle(&self, tenant: &TenantId, told: Told) -> Result<OutcomeAnswer, ApiError> {
         let id = told.decision;
-        let Some(mut reported) = self.desk.find(id)? else {
+        let Some(mut reported) = self.desk.find(tenant, id)? else {
             return Ok(self.answer(id, true));
         };
         let awaited = reported.awaited();
@@ -112,6 +118,7 @@ async fn end_turn(mut turn: Turn, status: Status, end: &CallEnd) {
 
 /// Takes what became of a request. Told twice it answers the same; what was told first stands.
 pub(crate) async fn outcome(
+    Caller(tenant): Caller,
     State(committed): State<Arc<Committed>>,
     request: Request<Body>,
 ) -> Response {
@@ -122,7 +129,7 @@ pub(crate) async fn outcome(
         .read(&parts.headers, body, BODY_LIMIT);
     let settled = async {
         let told = Told::read(&read.await?.bytes)?;
-        committed.settle(told).await
+        committed.settle(&tenant.id, told).await
     };
     let response = match settled.await {
         Ok(answer) => Json(answer).into_response(),

@@ -37,6 +37,13 @@ impl Placing<'_> {
         if let Some(key) = &self.intake.conversation {
             self.bind(key, &request, &mut turn).await;
         }
+        let silent = turn.decision.degraded.contains(&Degraded::NoAffinity);
+        if silent && self.intake.tenant.fail_closed {
+            let why = "the affinity store is silent, and this tenant is not served without it";
+            return Err(ApiError::Unavailable {
+                why: why.to_owned(),
+            });
+        }
         self.replica
             .remember_place(self.intake, self.blocks, &turn.decision);
         self.record(&turn.decision);

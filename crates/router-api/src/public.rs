@@ -14,6 +14,7 @@ use serde_json::json;
 
 use crate::admin::workers;
 use crate::bindings::finish;
+use crate::caller::Caller;
 use crate::error::{ApiError, excerpt};
 use crate::infer::infer;
 use crate::outcome::{Committed, outcome};
@@ -31,7 +32,7 @@ pub(crate) fn routes(committed: Arc<Committed>) -> Router {
     let served = Endpoint::ALL
         .into_iter()
         .fold(Router::new(), |routes, endpoint| {
-            let serve = move |replica, request| infer(endpoint, replica, request);
+            let serve = move |caller, replica, request| infer(endpoint, caller, replica, request);
             routes.route(endpoint.path(), post(serve))
         });
     served
@@ -54,7 +55,7 @@ pub(crate) fn routes(committed: Arc<Committed>) -> Router {
         .with_state(replica)
 }
 
-async fn models(State(replica): State<Arc<Replica>>) -> Json<serde_json::Value> {
+async fn models(_: Caller, State(replica): State<Arc<Replica>>) -> Json<serde_json::Value> {
     let models = replica.mind.lock().models();
     let data = models.iter().map(|model| {
         json!({"id": model.as_str(), "object": "model", "created": 0, "owned_by": "rankway"})

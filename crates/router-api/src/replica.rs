@@ -16,6 +16,7 @@ use service_kit::{Clock, Context};
 use tokio::time::timeout;
 
 use crate::body::Budget;
+use crate::caller::Audit;
 use crate::config::Config;
 use crate::emptied::Emptied;
 use crate::evidence::Evidence;
@@ -27,6 +28,7 @@ use crate::metrics::{Metrics, UNKNOWN_MODEL};
 use crate::mind::{Ids, Mind};
 use crate::mismatch::MismatchWatch;
 use crate::openai::Fields;
+use crate::tenant::Tenants;
 
 /// How long index and affinity store may take before a decision is made without them.
 pub(crate) const ASK_TIMEOUT: Duration = Duration::from_millis(50);
@@ -54,6 +56,8 @@ pub(crate) struct Replica {
     /// Which worker tokenises next.
     pub(crate) tokenizer: AtomicUsize,
     pub(crate) memory: Memory,
+    pub(crate) tenants: Tenants,
+    pub(crate) audit: Audit,
     pub(crate) emptied: Emptied,
 }
 

@@ -13,23 +13,26 @@ use http::HeaderMap;
 use routing::Decision;
 use tokio::time::Instant;
 
+use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::intake::{Intake, TokenSource};
 use crate::openai::Fields;
 use crate::outcome::Committed;
 use crate::place::Placing;
 use crate::replica::Replica;
+use crate::tenant::Tenant;
 use crate::view::{DecisionView, RouteView, SendView};
 
 /// Answers where a request would go. With `"commit": true` its work is reserved and its conversation bound there, until
 /// its outcome is told or its lease ends; else the answer leaves nothing.
 pub(crate) async fn route(
+    Caller(tenant): Caller,
     State(committed): State<Arc<Committed>>,
     request: Request<Body>,
 ) -> Response {
     let (parts, body) = request.into_parts();
     let mut model = None;
-    let routed = serve(&committed, &parts.headers, body, &mut model).await;
+    let routed = serve(&committed, (&tenant, &parts.headers), body, &mut model).await;
     let response = routed.unwrap_or_else(IntoResponse::into_response);
     committed.replica.count(model.as_ref(), response.status());
     response
@@ -37,7 +40,7 @@ pub(crate) async fn route(
 
 async fn serve(
     committed: &Committed,
-    headers: &HeaderMap,
+    (tenant, headers): (&Arc<Tenant>, &HeaderMap),
     body: Body,
     model: &mut Option<ModelName>,
 ) -> Result<Response, ApiError> {
@@ -50,7 +53,7 @@ async fn serve(
         Some(true) => Some(fields.lease()?),
         Some(false) | None => None,
     };
-    let mut intake = Intake::read(replica, headers, fields.endpoint(), &fields)?;
+    let mut intake = Intake::read(replica, (tenant, headers), fields.endpoint(), &fields)?;
     *model = Some(intake.model.clone());
     let source = TokenSource::of(replica, &intake, fields.asked()?)?;
     let authorization = headers.get(http::header::AUTHORIZATION);
@@ -73,7 +76,7 @@ async fn serve(
             let mut turn = placing.place().await?;
             turn.dispatched_elsewhere(received, placing.tail(&turn.decision));
             let decision = turn.decision.clone();
-            committed.take(turn, lease)?;
+            committed.take(&tenant.id, turn, lease)?;
             decision
         }
     };

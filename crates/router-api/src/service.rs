@@ -27,6 +27,7 @@ use crate::mind::{Ids, Mind};
 use crate::mismatch::MismatchWatch;
 use crate::outcome::Committed;
 use crate::replica::Replica;
+use crate::tenant::{InvalidTenants, Tenants};
 use crate::{admin, bindings, drain, emptied, follow, identity, presence, public};
 
 /// How long peers and the affinity store may take to hear the last of it.
@@ -51,6 +52,9 @@ pub enum BindError {
     /// The listener does not say where it is.
     #[error("read the address listened on")]
     Address(#[source] std::io::Error),
+    /// Its tenants cannot be told apart or be kept apart.
+    #[error(transparent)]
+    Tenants(#[from] InvalidTenants),
     /// Another service has registered the same metrics.
     #[error("register metrics")]
     Metrics(#[from] prometheus::Error),
@@ -112,7 +116,14 @@ impl RouterApi {
         let (evidence, watches) = Evidence::new(metrics.ranks.unwatched.clone());
         let mut router = Router::new(instance.clone(), config.mind());
         router.set_rank_sources(config.sources());
+        let tenants = Tenants::new(
+            &config.default_tenant,
+            &config.tenants,
+            config.salt_secret.as_ref(),
+        )?;
         let replica = Replica {
+            tenants,
+            audit: Default::default(),
             mind: Mind::new(router),
             ids: Ids::new(&instance),
             clock: context.clock,

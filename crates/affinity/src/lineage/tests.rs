@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn kin() -> Kin {
-    Kin::of(&"t".parse().unwrap(), &"m".parse().unwrap())
+    Kin::of(&"m".parse().unwrap())
 }
 
 /// What the store of bindings tells.

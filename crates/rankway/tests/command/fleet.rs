@@ -114,6 +114,14 @@ impl Up {
         up
     }
 
+    /// On ports of its own, with a settings file that is there.
+    pub(crate) async fn start_from(data: &Path, file: &str, engines: usize) -> Self {
+        let at = ["127.0.0.1:0", "127.0.0.1:0"];
+        let up = Self::start_with(at, data, &["--config", file]).await;
+        up.ready(engines).await;
+        up
+    }
+
     /// The same, without waiting for it to be ready.
     pub(crate) async fn start_unready(data: &Path, settings: &str) -> Self {
         let file = data.join("rankway.toml");
@@ -224,6 +232,14 @@ impl Killed {
     pub(crate) async fn start(self, data: &Path, engines: &[&Engine]) -> Up {
         let up = Up::start_at(&self.api, &self.admin, data, engines).await;
         up.ready(engines.len()).await;
+        up
+    }
+
+    /// With a settings file that is there.
+    pub(crate) async fn start_from(self, data: &Path, file: &str, engines: usize) -> Up {
+        let at = [self.api.as_str(), self.admin.as_str()];
+        let up = Up::start_with(at, data, &["--config", file]).await;
+        up.ready(engines).await;
         up
     }
 

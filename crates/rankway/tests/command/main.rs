@@ -17,6 +17,7 @@ mod owners;
 mod process;
 mod replay;
 mod settled;
+mod tenants;
 mod truth;
 mod up;
 mod verify;

@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 
 use super::Fields;
 use super::fields::present;
+use super::members::without;
 
 /// An extra argument of vLLM that makes it announce reused blocks again, as if they had been filled.
 const REPORT_MODE: &str = "kv_cache_report_mode";
@@ -33,9 +34,14 @@ pub(super) struct Splice {
     pub(super) with: String,
 }
 
-/// Asks for usage where `inject_usage` and the client did not, and takes out what would mislead the index.
-/// `fields` were read from `body`.
-pub(crate) fn edit(body: &Bytes, fields: &Fields<'_>, inject_usage: bool) -> Edited {
+/// Asks for usage where `inject_usage` and the client did not, takes out what would mislead the index, and puts `salt`
+/// in the place of what the client gave. `fields` were read from `body`.
+pub(crate) fn edit(
+    body: &Bytes,
+    fields: &Fields<'_>,
+    inject_usage: bool,
+    salt: Option<&str>,
+) -> Edited {
     let mut splices = Vec::new();
     let usage = match inject_usage && fields.streams() {
         true => usage_splice(body, fields.stream_options),
@@ -44,6 +50,7 @@ pub(crate) fn edit(body: &Bytes, fields: &Fields<'_>, inject_usage: bool) -> Edi
     let usage_injected = usage.is_some();
     splices.extend(usage);
     splices.extend(report_mode_splice(body, fields.vllm_xargs));
+    splices.extend(salt.and_then(|it| salt_splice(body, fields, it)));
     let body = match splices.is_empty() {
         true => body.clone(),
         false => spliced(body, splices),
@@ -54,15 +61,19 @@ pub(crate) fn edit(body: &Bytes, fields: &Fields<'_>, inject_usage: bool) -> Edi
     }
 }
 
+/// The body without a salt, for an engine that takes none.
+pub(crate) fn without_salt(body: &Bytes) -> Bytes {
+    match Fields::read(body) {
+        Ok(fields) => without(body, fields.cache_salt),
+        // What cannot be read is an error that the engine shall report.
+        Err(_) => body.clone(),
+    }
+}
+
 fn usage_splice(body: &[u8], options: Option<&RawValue>) -> Option<Splice> {
     const ASKED: &str = r#""include_usage":true"#;
     let Some(raw) = options else {
-        // The body is an object with at least a model, or it would not have been read.
-        let end = body.iter().rposition(|byte| *byte == b'}')?;
-        return Some(Splice {
-            range: end..end,
-            with: format!(r#","stream_options":{{{ASKED}}}"#),
-        });
+        return added(body, &format!(r#""stream_options":{{{ASKED}}}"#));
     };
     let at = range_in(body, raw)?;
     if raw.get() == "null" {
@@ -88,6 +99,26 @@ fn usage_splice(body: &[u8], options: Option<&RawValue>) -> Option<Splice> {
             })
         }
     }
+}
+
+/// A salt made here has nothing that JSON would escape.
+fn salt_splice(body: &[u8], fields: &Fields<'_>, salt: &str) -> Option<Splice> {
+    match fields.cache_salt {
+        Some(given) => Some(Splice {
+            range: range_in(body, given)?,
+            with: format!(r#""{salt}""#),
+        }),
+        None => added(body, &format!(r#""cache_salt":"{salt}""#)),
+    }
+}
+
+/// Puts a member behind the others. The body is an object with at least a model, or it would not have been read.
+fn added(body: &[u8], member: &str) -> Option<Splice> {
+    let end = body.iter().rposition(|byte| *byte == b'}')?;
+    Some(Splice {
+        range: end..end,
+        with: format!(",{member}"),
+    })
 }
 
 fn report_mode_splice(body: &[u8], xargs: Option<&RawValue>) -> Option<Splice> {
@@ -129,7 +160,7 @@ mod tests {
     fn check(body: &str, expected: &str, injected: bool) {
         let bytes = Bytes::copy_from_slice(body.as_bytes());
         let fields = Fields::read(&bytes).unwrap();
-        let edited = edit(&bytes, &fields, true);
+        let edited = edit(&bytes, &fields, true, None);
         assert_eq!(edited.body, expected, "of {body}");
         assert_eq!(edited.usage_injected, injected, "of {body}");
     }
@@ -178,6 +209,41 @@ mod tests {
         ] {
             check(body, body, false);
         }
+    }
+
+    #[test]
+    fn a_salt_takes_the_place_of_what_the_client_gave() {
+        let check = |body: &str, expected: &str| {
+            let bytes = Bytes::copy_from_slice(body.as_bytes());
+            let fields = Fields::read(&bytes).unwrap();
+            let edited = edit(&bytes, &fields, true, Some("made"));
+            assert_eq!(edited.body, expected, "of {body}");
+            let left = without_salt(&edited.body);
+            let left: serde_json::Value = serde_json::from_slice(&left).unwrap();
+            assert_eq!(
+                (&left["model"], &left["cache_salt"]),
+                (&"m".into(), &().into())
+            );
+        };
+        check(r#"{"model":"m"}"#, r#"{"model":"m","cache_salt":"made"}"#);
+        for given in [r#""given""#, "null", r#""""#, r#""a\"b\u0022,""#] {
+            check(
+                &format!(r#"{{"cache_salt": {given} ,"model":"m"}}"#),
+                r#"{"cache_salt": "made" ,"model":"m"}"#,
+            );
+        }
+        check(
+            r#"{"model":"m","cache\u005fsalt":"given"}"#,
+            r#"{"model":"m","cache\u005fsalt":"made"}"#,
+        );
+        check(
+            r#"{"model":"m","stream":true}"#,
+            r#"{"model":"m","stream":true,"stream_options":{"include_usage":true},"cache_salt":"made"}"#,
+        );
+        let twice = br#"{"model":"m","cache_salt":"a","cache_salt":"b"}"#;
+        assert!(Fields::read(twice).is_err());
+        let plain = Bytes::from_static(br#"{"model":"m"}"#);
+        assert_eq!(without_salt(&plain), plain);
     }
 
     #[test]

@@ -25,7 +25,8 @@ const LONGEST_LEASE_SECONDS: u64 = 3600;
 pub(crate) struct Fields<'a> {
     pub(crate) model: Option<String>,
     pub(crate) stream: Option<bool>,
-    pub(crate) cache_salt: Option<String>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    pub(super) cache_salt: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
     pub(crate) stream_options: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -125,6 +126,16 @@ impl<'a> Fields<'a> {
     /// Whether the answer is a stream of events.
     pub(crate) fn streams(&self) -> bool {
         self.stream == Some(true)
+    }
+
+    /// The salt that the client gives; none where it is `null` or empty.
+    pub(crate) fn cache_salt(&self) -> Result<Option<String>, ApiError> {
+        let Some(raw) = self.cache_salt else {
+            return Ok(None);
+        };
+        let given = serde_json::from_str::<Option<String>>(raw.get());
+        let given = given.map_err(|error| of_field("cache_salt", "a text", &error))?;
+        Ok(given.filter(|it| !it.is_empty()))
     }
 
     /// The endpoint that takes such a request, for `/v1/route`.

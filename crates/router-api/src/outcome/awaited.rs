@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use domain::DecisionId;
+use domain::{DecisionId, TenantId};
 use tokio::time::Instant;
 
 use crate::error::ApiError;
@@ -16,8 +16,12 @@ const MAX_AWAITED: usize = 16_384;
 /// whole.
 const MAX_OVER: usize = 10_000;
 
+/// A decision by who may tell its outcome.
+type Of = (TenantId, DecisionId);
+
 /// A turn whose outcome is to be told.
 pub(super) struct Awaited {
+    of: Of,
     pub(super) turn: Turn,
     lease: Duration,
     until: Instant,
@@ -32,12 +36,12 @@ pub(super) struct Desk {
 
 #[derive(Default)]
 struct State {
-    awaited: HashMap<DecisionId, Awaited>,
+    awaited: HashMap<Of, Awaited>,
     /// Of which a report is being taken.
-    reported: HashSet<DecisionId>,
-    over: HashMap<DecisionId, Over>,
+    reported: HashSet<Of>,
+    over: HashMap<Of, Over>,
     /// Oldest first.
-    order: VecDeque<DecisionId>,
+    order: VecDeque<Of>,
 }
 
 /// How a decision stopped waiting.
@@ -50,7 +54,7 @@ enum Over {
 /// A decision of which a report is being taken. When dropped it waits on, or is settled if its turn was taken.
 pub(super) struct Reported<'a> {
     desk: &'a Desk,
-    id: DecisionId,
+    of: Of,
     awaited: Option<Awaited>,
 }
 
@@ -69,19 +73,20 @@ impl Reported<'_> {
 impl Drop for Reported<'_> {
     fn drop(&mut self) {
         let mut state = self.desk.lock();
-        state.reported.remove(&self.id);
+        state.reported.remove(&self.of);
         match self.awaited.take() {
             Some(awaited) => {
-                state.awaited.insert(self.id, awaited);
+                state.awaited.insert(self.of.clone(), awaited);
             }
-            None => state.close(self.id, Over::Settled),
+            None => state.close(self.of.clone(), Over::Settled),
         }
     }
 }
 
 impl Awaited {
-    pub(super) fn new(turn: Turn, lease: Duration) -> Self {
+    pub(super) fn new(tenant: &TenantId, turn: Turn, lease: Duration) -> Self {
         Self {
+            of: (tenant.clone(), turn.decision.id),
             turn,
             lease,
             until: Instant::now() + lease,
@@ -106,34 +111,39 @@ impl Desk {
                 why: format!("{MAX_AWAITED} decisions wait for their outcome already"),
             });
         }
-        state.awaited.insert(awaited.turn.decision.id, awaited);
+        state.awaited.insert(awaited.of.clone(), awaited);
         Ok(())
     }
 
     /// Takes a decision out, if it waits and its lease goes on; none where its outcome was told before.
-    pub(super) fn find(&self, id: DecisionId) -> Result<Option<Reported<'_>>, ApiError> {
+    pub(super) fn find(
+        &self,
+        tenant: &TenantId,
+        id: DecisionId,
+    ) -> Result<Option<Reported<'_>>, ApiError> {
+        let of = (tenant.clone(), id);
         let mut state = self.lock();
-        if let Some(awaited) = state.awaited.remove(&id) {
+        if let Some(awaited) = state.awaited.remove(&of) {
             if Instant::now() < awaited.until {
-                state.reported.insert(id);
+                state.reported.insert(of.clone());
                 return Ok(Some(Reported {
                     desk: self,
-                    id,
+                    of,
                     awaited: Some(awaited),
                 }));
             }
             let lease = awaited.lease;
-            state.close(id, Over::Expired(lease));
+            state.close(of, Over::Expired(lease));
             drop(state);
             drop(awaited);
             return Err(expired(id, lease));
         }
-        if state.reported.contains(&id) {
+        if state.reported.contains(&of) {
             return Err(ApiError::Conflict {
                 why: format!("another report of decision {id} is being taken"),
             });
         }
-        match state.over.get(&id) {
+        match state.over.get(&of) {
             Some(Over::Settled) => Ok(None),
             Some(Over::Expired(lease)) => Err(expired(id, *lease)),
             None => Err(ApiError::UnknownDecision {
@@ -150,10 +160,10 @@ impl Desk {
         let now = Instant::now();
         let mut state = self.lock();
         let late = state.awaited.iter().filter(|(_, it)| it.until <= now);
-        let late: Vec<_> = late.map(|(id, it)| (*id, it.lease)).collect();
-        let taken = late.into_iter().filter_map(|(id, lease)| {
-            state.close(id, Over::Expired(lease));
-            state.awaited.remove(&id)
+        let late: Vec<_> = late.map(|(of, it)| (of.clone(), it.lease)).collect();
+        let taken = late.into_iter().filter_map(|(of, lease)| {
+            state.close(of.clone(), Over::Expired(lease));
+            state.awaited.remove(&of)
         });
         taken.collect()
     }
@@ -170,9 +180,9 @@ impl Desk {
 }
 
 impl State {
-    fn close(&mut self, id: DecisionId, how: Over) {
-        self.over.insert(id, how);
-        self.order.push_back(id);
+    fn close(&mut self, of: Of, how: Over) {
+        self.over.insert(of.clone(), how);
+        self.order.push_back(of);
         if MAX_OVER < self.order.len()
             && let Some(oldest) = self.order.pop_front()
         {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use domain::{ConversationId, DecisionId, DpRank, Endpoint, HeaderSpace, Worker};
 use engine_wire::trtllm::{CONVERSATION_FIELD, conversation_params};
-use engine_wire::{Carrier, Row};
+use engine_wire::{Carrier, Row, SALT_FIELD, takes_salt};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -62,8 +62,8 @@ impl SendView {
         {
             send.fields.insert(CONVERSATION_FIELD, named);
         }
-        if let Some(salt) = salt {
-            send.fields.insert("cache_salt", salt.into());
+        if let Some(salt) = salt.filter(|_| takes_salt(worker, endpoint)) {
+            send.fields.insert(SALT_FIELD, salt.into());
         }
         send
     }

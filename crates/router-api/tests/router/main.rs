@@ -17,6 +17,7 @@ mod ranks;
 mod replicas;
 mod sources;
 mod steering;
+mod tenants;
 mod world;
 
 use std::time::Duration;

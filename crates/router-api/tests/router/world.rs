@@ -11,7 +11,7 @@ use domain::InstanceId;
 use router_api::{Config, Handle, RouterApi};
 use serde_json::Value;
 use service_kit::{CancellationToken, Clock, Context, Health};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use worker_adapter::{WorkerAdapter, WorkerConfig};
 
 use crate::client::{Answer, Client};
@@ -31,6 +31,7 @@ pub(crate) struct World {
     pub(crate) registry: prometheus::Registry,
     pub(crate) bus: Arc<dyn Bus>,
     dispatch: Arc<dyn Dispatch>,
+    store: AbortHandle,
 }
 
 pub(crate) fn config() -> Config {
@@ -100,7 +101,7 @@ impl World {
         let mut tasks = JoinSet::new();
         // The others serve until the test ends.
         tasks.spawn(adapter.run(CancellationToken::new()));
-        tasks.spawn(store.run(CancellationToken::new()));
+        let store = tasks.spawn(store.run(CancellationToken::new()));
         tasks.spawn(router.run(shutdown.clone()));
         let world = Self {
             client: Client::to(handle.address()),
@@ -114,6 +115,7 @@ impl World {
             registry,
             bus,
             dispatch,
+            store,
         };
         if expected > 0 {
             world
@@ -169,6 +171,13 @@ impl World {
     pub(crate) async fn admin_post(&self, path: &str, body: &Value) -> Answer {
         let path = format!("/api/v1/{path}");
         self.admin.post(&path, &[], &body.to_string()).await
+    }
+
+    /// Ends the affinity store, for good.
+    pub(crate) async fn silence_affinity(&self) {
+        self.store.abort();
+        self.until(async || self.affinity.list(1).await.is_err())
+            .await;
     }
 
     /// Polls until something is so.
