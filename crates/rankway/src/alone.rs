@@ -29,6 +29,9 @@ const FLEET_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs the command of any service.
 pub(crate) fn run(kind: ServiceKind, args: &ServiceArgs) -> Result<(), Failure> {
+    if kind == ServiceKind::Router {
+        args.takes_no_calls()?;
+    }
     start(kind, Settings::read(&args.settings, args.own())?)
 }
 

@@ -66,6 +66,8 @@ enum Command {
     /// Serve one of the five alone: own the conversations' bindings
     Affinity(ServiceArgs),
     /// Serve one of the five alone: decide, and serve clients
+    // Its variable may be there for the others.
+    #[command(mut_arg("grpc_listen", |it| it.hide(true).env(None)))]
     Router(ServiceArgs),
     /// Serve one of the five alone: speak to engines
     Adapter(ServiceArgs),

@@ -8,6 +8,7 @@ use domain::InstanceId;
 
 use super::SettingsArgs;
 use super::values::address;
+use crate::failure::Failure;
 use crate::settings::Own;
 
 #[derive(Args)]
@@ -37,6 +38,16 @@ pub(crate) struct IndexerArgs {
 }
 
 impl ServiceArgs {
+    /// Refuses an address for calls that a service does not take.
+    pub(crate) fn takes_no_calls(&self) -> Result<(), Failure> {
+        match self.grpc_listen {
+            None => Ok(()),
+            Some(_) => Err(Failure::wrong_use(
+                "a router calls the others and is not called: leave --grpc-listen out; clients reach it at --listen",
+            )),
+        }
+    }
+
     /// What is said of the process itself.
     pub(crate) fn own(&self) -> Own {
         Own {

@@ -45,6 +45,10 @@ async fn wrong_flags_and_words() {
             &["loopback", "admin.token", "RANKWAY_ADMIN_TOKEN"],
         ),
         wrong("up --admin-token=", &["--admin-token"]),
+        wrong(
+            "router --bus-url nats://127.0.0.1:1 --grpc-listen 127.0.0.1:0",
+            &["--grpc-listen", "--listen"],
+        ),
         wrong("explain a", &["last", "32 hexadecimal digits"]),
         wrong(
             "explain last --admin-url https://a:1",
