@@ -5,6 +5,7 @@
 //! read, and whatever is dropped is cancelled at the other side.
 
 mod affinity;
+mod checked;
 mod connection;
 mod credentials;
 mod dispatch;

@@ -3,8 +3,8 @@
 use affinity::{Binding, ConversationKey};
 use async_trait::async_trait;
 use tokio::time::timeout;
-use tonic::transport::Channel;
 
+use super::checked::Checked;
 use super::connection::Peer;
 use super::{limits, status};
 use crate::DecodeError;
@@ -74,7 +74,7 @@ wire_empty!(Released, ReleaseAnswer, "release answer");
 wire_empty!(Renewed, RenewAnswer, "renew answer");
 wire_empty!(Unbound, UnbindAnswer, "unbind answer");
 
-fn client(channel: Channel) -> AffinityClient<Channel> {
+fn client(channel: Checked) -> AffinityClient<Checked> {
     AffinityClient::new(channel)
         .max_encoding_message_size(limits::AFFINITY_REQUEST)
         .max_decoding_message_size(limits::AFFINITY_ANSWER)

@@ -8,9 +8,10 @@ use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
 use prost::Message as _;
 use tokio::time::{Instant, timeout_at};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
 use tonic::{Request, Response, Status};
 
+use super::checked::Checked;
 use super::credentials::Credentials;
 use super::limits;
 use super::status;
@@ -33,7 +34,7 @@ struct Attempt {
     channel: Option<Shared<BoxFuture<'static, Connected>>>,
 }
 
-type Connected = Result<Channel, Arc<tonic::transport::Error>>;
+type Connected = Result<Checked, Arc<tonic::transport::Error>>;
 
 /// An address or credentials that nothing can be called with.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,7 +46,7 @@ pub struct InvalidPeer {
 
 /// A connection, and which one it is.
 pub(super) struct Line {
-    pub(super) channel: Channel,
+    pub(super) channel: Checked,
     number: u64,
 }
 
@@ -141,7 +142,7 @@ impl Peer {
         service: &'static str,
         (deadline, limit): (Duration, usize),
         request: &Q,
-        send: impl FnOnce(Channel, Request<Q::Message>) -> F,
+        send: impl FnOnce(Checked, Request<Q::Message>) -> F,
     ) -> Result<A, CallError>
     where
         F: Future<Output = Result<Response<A::Message>, Status>>,
@@ -175,7 +176,7 @@ impl Peer {
 
 fn connect(endpoint: &Endpoint) -> Shared<BoxFuture<'static, Connected>> {
     let endpoint = endpoint.clone();
-    let connecting = async move { endpoint.connect().await.map_err(Arc::new) };
+    let connecting = async move { endpoint.connect().await.map(Checked).map_err(Arc::new) };
     connecting.boxed().shared()
 }
 

@@ -9,6 +9,7 @@ use futures::{StreamExt as _, stream};
 use tokio::time::timeout;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::checked::Checked;
 use super::connection::{Line, Peer};
 use super::{limits, status};
 use crate::DecodeError;
@@ -32,7 +33,7 @@ impl RemoteIndex {
     }
 }
 
-fn client(channel: tonic::transport::Channel) -> IndexClient<tonic::transport::Channel> {
+fn client(channel: Checked) -> IndexClient<Checked> {
     IndexClient::new(channel)
         .max_encoding_message_size(limits::INDEX_REQUEST)
         .max_decoding_message_size(limits::INDEX_ANSWER)

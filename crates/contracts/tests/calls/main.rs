@@ -9,5 +9,6 @@ mod dispatch_ends;
 mod feed;
 mod index;
 mod lost;
+mod malformed;
 mod origin;
 mod samples;
