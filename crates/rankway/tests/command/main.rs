@@ -15,6 +15,7 @@ mod mistake;
 mod operate;
 mod owners;
 mod process;
+mod query;
 mod replay;
 mod settled;
 mod tenants;
