@@ -46,6 +46,17 @@ impl Chain {
         }
     }
 
+    /// Somebody else has seen the id. False where it is none by which a conversation could go on.
+    pub(crate) async fn told(&self, id: &str, decision: &Decision) -> bool {
+        let Some(id) = after_response(id) else {
+            return false;
+        };
+        if let Some((target, owner)) = self.place(decision) {
+            self.bind(id, target, owner).await;
+        }
+        true
+    }
+
     /// Where the answer comes from, as far as is known by now: not which rank, where its engine ignores those
     /// that are asked for; of an engine that owns its conversations, at least the worker.
     fn place(&self, decision: &Decision) -> Option<(Target, Owner)> {

@@ -19,6 +19,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use self::awaited::{Awaited, Desk};
 use self::told::{Phase, Told};
 use crate::caller::Caller;
+use crate::chain::Chain;
 use crate::error::ApiError;
 use crate::replica::Replica;
 use crate::turn::Turn;
@@ -43,14 +44,15 @@ impl Committed {
         }
     }
 
-    /// Keeps a turn for `lease`, and as long again from each report on.
+    /// Keeps a turn, and what is to be done for the one that goes on with its answer, for `lease`, and as long again
+    /// from each report on.
     pub(crate) fn take(
         &self,
         tenant: &TenantId,
-        turn: Turn,
+        (turn, chain): (Turn, Option<Chain>),
         lease: Duration,
     ) -> Result<(), ApiError> {
-        self.desk.take(Awaited::new(tenant, turn, lease))
+        self.desk.take(Awaited::new(tenant, turn, chain, lease))
     }
 
     /// Gives back what nobody has told the outcome of in time, for ever.
@@ -76,6 +78,7 @@ impl Committed {
         let awaited = reported.awaited();
         let awaited = awaited.expect("what was just found waits until its turn is taken");
         let end = told.end(&awaited.turn.decision)?;
+        awaited.go_on_by(told.response_id()).await?;
         let turn = &mut awaited.turn;
         turn.measured_elsewhere(told.ttft(), told.duration());
         match told.phase {

@@ -8,17 +8,19 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::Request;
 use axum::response::{IntoResponse, Response};
-use domain::ModelName;
-use http::HeaderMap;
+use domain::{Endpoint, ModelName};
+use http::{HeaderMap, Uri};
 use routing::Decision;
 use tokio::time::Instant;
 
 use crate::caller::Caller;
+use crate::chain::Chain;
 use crate::error::ApiError;
 use crate::intake::{Intake, TokenSource};
 use crate::openai::Fields;
 use crate::outcome::Committed;
 use crate::place::Placing;
+use crate::query::{Query, wrong};
 use crate::replica::Replica;
 use crate::tenant::Tenant;
 use crate::view::{DecisionView, RouteView, SendView};
@@ -32,15 +34,35 @@ pub(crate) async fn route(
 ) -> Response {
     let (parts, body) = request.into_parts();
     let mut model = None;
-    let routed = serve(&committed, (&tenant, &parts.headers), body, &mut model).await;
+    let routed = async {
+        let path = path(&parts.uri)?;
+        let sent = (&tenant, &parts.headers, path);
+        serve(&committed, sent, body, &mut model).await
+    };
+    let routed = routed.await;
     let response = routed.unwrap_or_else(IntoResponse::into_response);
     committed.replica.count(model.as_ref(), response.status());
     response
 }
 
+/// The endpoint that the request will be sent to, where that is said.
+fn path(uri: &Uri) -> Result<Option<Endpoint>, ApiError> {
+    let query = Query::read(uri.query(), &["path"])?;
+    let Some(path) = query.text("path") else {
+        return Ok(None);
+    };
+    match Endpoint::of_path(path) {
+        Some(endpoint) => Ok(Some(endpoint)),
+        None => {
+            let known = Endpoint::ALL.map(Endpoint::path).join(", ");
+            Err(wrong("path", &format!("it is one of {known}")))
+        }
+    }
+}
+
 async fn serve(
     committed: &Committed,
-    (tenant, headers): (&Arc<Tenant>, &HeaderMap),
+    (tenant, headers, path): (&Arc<Tenant>, &HeaderMap, Option<Endpoint>),
     body: Body,
     model: &mut Option<ModelName>,
 ) -> Result<Response, ApiError> {
@@ -53,9 +75,10 @@ async fn serve(
         Some(true) => Some(fields.lease()?),
         Some(false) | None => None,
     };
-    let mut intake = Intake::read(replica, (tenant, headers), fields.endpoint(), &fields)?;
+    let endpoint = path.unwrap_or(fields.endpoint());
+    let mut intake = Intake::read(replica, (tenant, headers), endpoint, &fields)?;
     *model = Some(intake.model.clone());
-    let source = TokenSource::of(replica, &intake, fields.asked()?)?;
+    let source = TokenSource::of(replica, &intake, fields.asked(endpoint)?)?;
     let authorization = headers.get(http::header::AUTHORIZATION);
     let blocks = replica
         .blocks(source, &intake, &fields, &held.bytes, authorization)
@@ -76,7 +99,7 @@ async fn serve(
             let mut turn = placing.place().await?;
             turn.dispatched_elsewhere(received, placing.tail(&turn.decision));
             let decision = turn.decision.clone();
-            committed.take(&tenant.id, turn, lease)?;
+            committed.take(&tenant.id, (turn, Chain::of(replica, &intake)), lease)?;
             decision
         }
     };

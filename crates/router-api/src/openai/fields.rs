@@ -138,7 +138,7 @@ impl<'a> Fields<'a> {
         Ok(given.filter(|it| !it.is_empty()))
     }
 
-    /// The endpoint that takes such a request, for `/v1/route`.
+    /// The endpoint that takes such a request, for a `/v1/route` that is not told it.
     pub(crate) fn endpoint(&self) -> Endpoint {
         match self.messages {
             Some(_) => Endpoint::Chat,
@@ -164,7 +164,7 @@ impl<'a> Fields<'a> {
     }
 
     /// What `/v1/route` is asked about: token ids or block hashes, else what an engine would compute.
-    pub(crate) fn asked(&self) -> Result<Prompt, ApiError> {
+    pub(crate) fn asked(&self, endpoint: Endpoint) -> Result<Prompt, ApiError> {
         if let Some(raw) = self.token_ids {
             return tokens("token_ids", raw).map(Prompt::Tokens);
         }
@@ -174,7 +174,7 @@ impl<'a> Fields<'a> {
             let blocks: Vec<_> = hashes.into_iter().map(domain::BlockHash::new).collect();
             return Ok(Prompt::Hashes(domain::sequence_hashes(&blocks)));
         }
-        self.prompt(self.endpoint())
+        self.prompt(endpoint)
     }
 
     /// What the engine will compute. No engine tells the tokens of the newer endpoints' requests.
@@ -363,12 +363,12 @@ mod tests {
             fields.prompt(completions).unwrap(),
             Prompt::Tokens(vec![1, 2])
         );
-        assert_eq!(fields.asked().unwrap(), Prompt::Tokens(vec![3]));
+        assert_eq!(fields.asked(completions).unwrap(), Prompt::Tokens(vec![3]));
         let hashes = Fields::read(br#"{"block_hashes":[1]}"#).unwrap();
         assert_eq!(hashes.prompt(completions).unwrap(), Prompt::Unread);
-        assert!(matches!(hashes.asked().unwrap(), Prompt::Hashes(it) if it.len() == 1));
+        assert!(matches!(hashes.asked(completions).unwrap(), Prompt::Hashes(it) if it.len() == 1));
         let wrong = Fields::read(br#"{"block_hashes":"none"}"#).unwrap();
-        assert!(wrong.asked().is_err());
+        assert!(wrong.asked(completions).is_err());
     }
 
     #[test]

@@ -7,7 +7,9 @@ use std::time::Duration;
 use domain::{DecisionId, TenantId};
 use tokio::time::Instant;
 
+use crate::chain::Chain;
 use crate::error::ApiError;
+use crate::query::wrong;
 use crate::turn::Turn;
 
 /// Decisions that wait at once, some KiB each with what they were made from.
@@ -23,6 +25,8 @@ type Of = (TenantId, DecisionId);
 pub(super) struct Awaited {
     of: Of,
     pub(super) turn: Turn,
+    /// Until the id of its answer is told, where later turns may be known by nothing else.
+    chain: Option<Chain>,
     lease: Duration,
     until: Instant,
 }
@@ -84,13 +88,30 @@ impl Drop for Reported<'_> {
 }
 
 impl Awaited {
-    pub(super) fn new(tenant: &TenantId, turn: Turn, lease: Duration) -> Self {
+    pub(super) fn new(
+        tenant: &TenantId,
+        turn: Turn,
+        chain: Option<Chain>,
+        lease: Duration,
+    ) -> Self {
         Self {
             of: (tenant.clone(), turn.decision.id),
             turn,
+            chain,
             lease,
             until: Instant::now() + lease,
         }
+    }
+
+    /// Its answer has this id: a turn that names it shall be found.
+    pub(super) async fn go_on_by(&mut self, id: Option<&str>) -> Result<(), ApiError> {
+        if let (Some(chain), Some(id)) = (&self.chain, id) {
+            if !chain.told(id, &self.turn.decision).await {
+                return Err(wrong("response_id", &"it is no id of a conversation"));
+            }
+            self.chain = None;
+        }
+        Ok(())
     }
 
     /// Its lease begins anew.

@@ -48,6 +48,7 @@ struct Report {
     cached_tokens: Option<u64>,
     ttft_ms: Option<f64>,
     duration_ms: Option<f64>,
+    response_id: Option<String>,
 }
 
 /// As decisions are shown with it.
@@ -120,6 +121,10 @@ impl Told {
 
     pub(super) fn duration(&self) -> Option<Duration> {
         self.report.duration_ms.map(milliseconds)
+    }
+
+    pub(super) fn response_id(&self) -> Option<&str> {
+        self.report.response_id.as_deref()
     }
 
     /// What the answer said, where that can be of `decision`.

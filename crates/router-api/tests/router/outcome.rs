@@ -262,3 +262,43 @@ async fn a_router_that_ends_gives_back_what_is_not_told_of() {
     ended.unwrap().unwrap().unwrap();
     assert!(affinity.list(10).await.unwrap().is_empty());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chain_of_responses_is_kept_by_the_ids_that_are_told() {
+    let engine = Engine::start().await;
+    let world = World::before(&[&engine]).await;
+    let route = async |previous: Option<&str>| {
+        let mut body = json!({"model": "m", "input": "x", "commit": true});
+        if let Some(previous) = previous {
+            body["previous_response_id"] = previous.into();
+        }
+        let path = "/v1/route?path=/v1/responses";
+        let answer = world.client.post(path, &[], &body.to_string()).await;
+        assert_eq!(answer.status, 200, "{}", answer.json());
+        answer.json()
+    };
+    let first = route(None).await;
+    assert_eq!(first["endpoint"], "responses");
+    let wrong = json!({"phase": "first_token", "response_id": "a\nb"});
+    assert_eq!(world.tell(&first, wrong).await.status, 400);
+    let begun = json!({"phase": "first_token", "response_id": "resp_1"});
+    world.settle(&first, begun).await;
+    world.settle(&first, json!({})).await;
+
+    for (previous, id) in [("resp_1", "resp_2"), ("resp_2", "resp_3")] {
+        let next = route(Some(previous)).await;
+        assert_eq!(next["target"], first["target"], "after {previous}");
+        assert_eq!(next["reason"], "bound", "after {previous}");
+        world.settle(&next, json!({"response_id": id})).await;
+    }
+    world.until_nothing_is_left().await;
+
+    let body = json!({"model": "m", "input": "x"}).to_string();
+    let refused = world.client.post("/v1/route?path=/v1/x", &[], &body).await;
+    assert_eq!(refused.status, 400);
+    assert!(
+        refused.error().contains("/v1/responses"),
+        "{}",
+        refused.error()
+    );
+}
