@@ -41,19 +41,7 @@ const ACKNOWLEDGEMENTS: usize = 65_536;
 const PREPARED_AT_ONCE: usize = 8;
 
 pub(crate) async fn connect(settings: Settings, layout: &Layout) -> Result<NatsBus, ConnectError> {
-    let names = Names::new(&settings.prefix).ok_or_else(|| ConnectError::Setting {
-        setting: "prefix",
-        problem: format!(
-            "{:?} has other than letters, digits, - and _",
-            settings.prefix
-        ),
-    })?;
-    if settings.deletions_kept.is_zero() || settings.topic_bytes == 0 {
-        return Err(ConnectError::Setting {
-            setting: "deletions_kept and topic_bytes",
-            problem: "neither may be nothing".to_owned(),
-        });
-    }
+    let names = names(&settings)?;
     let counters = Arc::new(Counters::default());
     let (listener, link) = link(counters.clone());
     let client = open(&settings, listener).await?;
@@ -65,7 +53,8 @@ pub(crate) async fn connect(settings: Settings, layout: &Layout) -> Result<NatsB
         .backpressure_on_inflight(true)
         .build(client.clone());
     let streams = Streams::new(jetstream, link.clone(), names, &settings);
-    let ids = Ids::new(client.new_inbox().trim_start_matches("_INBOX."));
+    let inbox = client.new_inbox();
+    let ids = Ids::new(inbox.rsplit('.').next().unwrap_or(&inbox));
     let mut tasks = JoinSet::new();
     let mut prepared = Vec::new();
     let mut logs = HashMap::new();
@@ -110,6 +99,33 @@ pub(crate) async fn connect(settings: Settings, layout: &Layout) -> Result<NatsB
     })
 }
 
+/// The names of everything, if the settings make sense.
+fn names(settings: &Settings) -> Result<Names, ConnectError> {
+    let names = Names::new(&settings.prefix).ok_or_else(|| ConnectError::Setting {
+        setting: "prefix",
+        problem: format!(
+            "{:?} has other than letters, digits, - and _",
+            settings.prefix
+        ),
+    })?;
+    if Names::new(&settings.inbox).is_none() {
+        return Err(ConnectError::Setting {
+            setting: "inbox",
+            problem: format!(
+                "{:?} has other than letters, digits, - and _",
+                settings.inbox
+            ),
+        });
+    }
+    if settings.deletions_kept.is_zero() || settings.topic_bytes == 0 {
+        return Err(ConnectError::Setting {
+            setting: "deletions_kept and topic_bytes",
+            problem: "neither may be nothing".to_owned(),
+        });
+    }
+    Ok(names)
+}
+
 async fn open(settings: &Settings, listener: Listener) -> Result<Client, ConnectError> {
     let mut addresses: Vec<ServerAddr> = Vec::new();
     for server in &settings.servers {
@@ -129,6 +145,7 @@ async fn open(settings: &Settings, listener: Listener) -> Result<Client, Connect
     let options = options(settings)
         .await?
         .name(&settings.name)
+        .custom_inbox_prefix(&settings.inbox)
         .connection_timeout(HANDSHAKE)
         .request_timeout(Some(TRY))
         .ping_interval(PING)

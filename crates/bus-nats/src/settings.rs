@@ -13,6 +13,9 @@ pub struct Settings {
     /// The first word of every subject and stream, so that several installations can share a cluster. Letters,
     /// digits, `-` and `_`.
     pub prefix: String,
+    /// The first word of the subjects at which answers come. Where it is a user's own, and only that user may subscribe
+    /// there, nobody else reads what the user is told.
+    pub inbox: String,
     /// What the connection is called in the server's own reports.
     pub name: String,
     /// Who connects.
@@ -34,6 +37,7 @@ impl Default for Settings {
         Self {
             servers: vec!["nats://127.0.0.1:4222".to_owned()],
             prefix: "rankway".to_owned(),
+            inbox: "_INBOX".to_owned(),
             name: "rankway".to_owned(),
             login: Login::None,
             tls: Tls::default(),

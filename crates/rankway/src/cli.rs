@@ -71,6 +71,8 @@ enum Command {
     Router(ServiceArgs),
     /// Serve one of the five alone: speak to engines
     Adapter(ServiceArgs),
+    /// Make the streams of a NATS bus and end, where services are not allowed to
+    Setup(SetupArgs),
     /// Serve as a fake vLLM, SGLang or TensorRT-LLM with several attention-DP ranks and KV events
     FakeEngine(FakeEngineArgs),
     /// Replay a trace in Mooncake format through routing policies, in simulated time
@@ -344,6 +346,15 @@ pub(crate) struct AdminArgs {
 }
 
 #[derive(Args)]
+#[command(after_help = "\
+Whoever starts it must be allowed to make and change streams; see deploy/nats. It does no harm to
+start it again, and is needed after bus.prefix, bus.replicas or bus.topic_bytes have changed.")]
+pub(crate) struct SetupArgs {
+    #[command(flatten)]
+    pub(crate) settings: SettingsArgs,
+}
+
+#[derive(Args)]
 pub(crate) struct ConfigArgs {
     #[command(subcommand)]
     pub(crate) command: ConfigCommand,
@@ -377,6 +388,7 @@ impl Cli {
             Command::Affinity(args) => alone::run(ServiceKind::AffinityStore, &args),
             Command::Router(args) => alone::run(ServiceKind::Router, &args),
             Command::Adapter(args) => alone::run(ServiceKind::WorkerAdapter, &args),
+            Command::Setup(args) => crate::setup::run(&args),
             Command::FakeEngine(args) => crate::fake_engine::run(args),
             Command::Replay(args) => replay::run(args),
             Command::Explain(args) => explain::run(args),

@@ -15,6 +15,7 @@ mod operate;
 mod replay;
 mod report;
 mod settings;
+mod setup;
 mod up;
 
 use std::process::ExitCode;

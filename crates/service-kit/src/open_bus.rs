@@ -35,6 +35,8 @@ pub struct BusSettings {
     pub url: String,
     /// The first word of every NATS subject and stream, so that installations can share a cluster.
     pub prefix: String,
+    /// The first word of the subjects at which answers come, for users who may subscribe nowhere else.
+    pub inbox: String,
     /// On how many servers of a cluster each log and table is kept: 1, 3 or 5.
     pub replicas: usize,
     /// The oldest records of a topic go when it has more bytes than this; NATS sets them aside for each.
@@ -87,6 +89,7 @@ impl Default for BusSettings {
         Self {
             url: LOCAL.to_owned(),
             prefix: nats.prefix,
+            inbox: nats.inbox,
             replicas: nats.replicas,
             topic_bytes: nats.topic_bytes,
             user: None,
@@ -187,6 +190,7 @@ impl OpenBus {
         let nats = bus_nats::Settings {
             servers: settings.servers()?,
             prefix: settings.prefix.clone(),
+            inbox: settings.inbox.clone(),
             name: name.to_owned(),
             login: settings.login()?,
             tls: Tls {

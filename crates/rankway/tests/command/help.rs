@@ -11,6 +11,7 @@ const COMMANDS: &[&[&str]] = &[
     &["affinity"],
     &["router"],
     &["adapter"],
+    &["setup"],
     &["fake-engine"],
     &["replay"],
     &["explain"],

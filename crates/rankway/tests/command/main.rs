@@ -12,6 +12,7 @@ mod fleet;
 mod help;
 mod http_client;
 mod mistake;
+mod nats_users;
 mod operate;
 mod owners;
 mod process;
