@@ -28,9 +28,9 @@ pub(crate) struct Found {
 pub(crate) struct Walk {
     /// Slots that hold every block so far in GPU memory.
     pub(crate) alive: Vec<u64>,
-    /// Those of them that hold the run being looked at too, and those that hold any of it.
+    /// Those of them that hold the run being looked at too. They are not among those alive meanwhile, nor are
+    /// those that have been answered.
     pub(crate) next: Vec<u64>,
-    pub(crate) seen: Vec<u64>,
     /// Slots that hold every block so far, but not all in GPU memory.
     pub(crate) slower: Vec<Slower>,
     /// The runs looked at, and the versions they had.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::OnceLock;
 
+use crate::processor::{Word, eights_alike};
 use crate::sync::{AtomicU64, Ordering};
 
 /// Words in a line.
@@ -56,27 +57,13 @@ pub(crate) fn set_word(lines: &[Line], index: usize, value: u64) {
 
 /// How many of the first of `wanted` are the words of `lines` from `from` on.
 #[inline]
-pub(crate) fn agreeing(lines: &[Line], from: usize, wanted: &[u64]) -> usize {
-    let mut done = 0;
-    for line in lines.get(from / WORDS..).unwrap_or_default() {
-        let rest = &wanted[done..];
-        let first = (from + done) % WORDS;
-        let differs = |(word, wanted): (&AtomicU64, &u64)| word.load(Ordering::Relaxed) ^ wanted;
-        if let (0, Some(all)) = (first, rest.first_chunk::<WORDS>()) {
-            let pairs = line.words().iter().zip(all);
-            if pairs.fold(0, |any, pair| any | differs(pair)) == 0 {
-                done += WORDS;
-                continue;
-            }
-        }
-        let pairs = line.words()[first..].iter().zip(rest);
-        let same = pairs.take_while(|pair| differs(*pair) == 0).count();
-        done += same;
-        if first + same < WORDS {
-            break;
-        }
+pub(crate) fn agreeing<W: Word>(lines: &[Line], from: usize, wanted: &[W]) -> usize {
+    let most = (lines.len() * WORDS).saturating_sub(from).min(wanted.len());
+    let mut same = eights_alike(lines, from, wanted);
+    while same < most && word(lines, from + same) == wanted[same].number() {
+        same += 1;
     }
-    done
+    same
 }
 
 /// Segments of lines, each made when it is first needed.

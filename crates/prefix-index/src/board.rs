@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuar
 
 use domain::{Namespace, Target};
 
-use crate::arena::{Arena, WORDS, set_word, word};
+use crate::arena::{Arena, Line, WORDS, set_word, word};
 use crate::departed::Departed;
 use crate::hashing::fold;
 use crate::run::{NO_RUN, VERSION, View};
@@ -213,9 +213,8 @@ impl Board {
                 .lines
                 .lines(first, words.div_ceil(WORDS))
                 .ok_or(Conflict)?;
-            into.extend((0..words).map(|index| word(lines, index)));
-            let used = into.iter().rposition(|it| *it != 0);
-            into.truncate(used.map_or(0, |it| it + 1));
+            let all = lines.iter().flat_map(Line::words).take(words);
+            into.extend(all.map(|it| it.load(Ordering::Relaxed)));
         }
         Ok(())
     }

@@ -108,19 +108,23 @@ impl Forest {
         let board = &*self.board;
         let old = board.targets.live.load(Ordering::Relaxed);
         let (old_line, old_words) = ((old >> 32) as u32, old as u32 as usize);
-        let lines = (slots as usize).div_ceil(64).div_ceil(WORDS);
-        if lines * WORDS <= old_words {
+        let words = (slots as usize).div_ceil(64);
+        if words <= old_words {
             return;
         }
-        let line = self.lines.take(&board.lines, lines);
-        let into = board.lines.own(line, lines);
-        (0..lines * WORDS).for_each(|index| set_word(into, index, 0));
-        if old_words != 0 {
-            let from = board.lines.own(old_line, old_words / WORDS);
-            (0..old_words).for_each(|index| set_word(into, index, word(from, index)));
-            self.lines.give(old_line, old_words / WORDS);
+        let (lines, old_lines) = (words.div_ceil(WORDS), old_words.div_ceil(WORDS));
+        let mut line = old_line;
+        if old_lines < lines {
+            line = self.lines.take(&board.lines, lines);
+            let into = board.lines.own(line, lines);
+            (0..lines * WORDS).for_each(|index| set_word(into, index, 0));
+            if old_lines != 0 {
+                let from = board.lines.own(old_line, old_lines);
+                (0..old_words).for_each(|index| set_word(into, index, word(from, index)));
+                self.lines.give(old_line, old_lines);
+            }
         }
-        let extent = (u64::from(line) << 32) | (lines * WORDS) as u64;
+        let extent = (u64::from(line) << 32) | words as u64;
         board.targets.live.store(extent, Ordering::Relaxed);
     }
 
@@ -199,7 +203,8 @@ impl Forest {
         };
         view.write_span(header);
         end_write(header.atomic(VERSION));
-        self.fill(run, &view, 0, new);
+        fill(&board, &mut self.lines, run, &view, 0, new);
+        self.blocks += len;
         let hash = board.secrets.sequence(key, new.sequences[0]);
         let first = Place { run, offset: 0 };
         board
@@ -227,57 +232,57 @@ impl Forest {
         } else {
             view.column_lines
         };
-        let board = self.board.clone();
+        let Self {
+            board,
+            lines: space,
+            ..
+        } = self;
         let header = &board.runs.own(run, 1)[0];
         begin_write(header.atomic(VERSION));
-        self.resize(&mut view, lines, old);
+        resize(board, space, &mut view, lines, old);
         view.write_span(header);
-        self.fill(run, &view, old, new);
+        fill(board, space, run, &view, old, new);
         end_write(header.atomic(VERSION));
+        self.blocks += count;
         count
     }
+}
 
-    /// Moves the columns, whose first `kept` blocks count, to ones of `lines` lines each.
-    pub(crate) fn resize(&mut self, view: &mut View, lines: usize, kept: usize) {
-        if lines == view.column_lines {
-            return;
-        }
-        let board = &*self.board;
-        let to = self.lines.take(&board.lines, 2 * lines);
-        for column in 0..2 {
-            let from = board.lines.own(
-                view.columns + (column * view.column_lines) as u32,
-                view.column_lines,
-            );
-            let into = board.lines.own(to + (column * lines) as u32, lines);
-            for (from, into) in from.iter().zip(into).take(kept.div_ceil(WORDS)) {
-                (0..WORDS).for_each(|word| into.set(word, from.get(word)));
-            }
-        }
-        self.lines.give(view.columns, 2 * view.column_lines);
-        view.columns = to;
-        view.column_lines = lines;
+/// Moves the columns, whose first `kept` blocks count, to ones of `lines` lines each.
+pub(crate) fn resize(board: &Board, space: &mut Space, view: &mut View, lines: usize, kept: usize) {
+    if lines == view.column_lines {
+        return;
     }
+    let to = space.take(&board.lines, 2 * lines);
+    for column in 0..2 {
+        let from = board.lines.own(
+            view.columns + (column * view.column_lines) as u32,
+            view.column_lines,
+        );
+        let into = board.lines.own(to + (column * lines) as u32, lines);
+        for (from, into) in from.iter().zip(into).take(kept.div_ceil(WORDS)) {
+            (0..WORDS).for_each(|word| into.set(word, from.get(word)));
+        }
+    }
+    space.give(view.columns, 2 * view.column_lines);
+    view.columns = to;
+    view.column_lines = lines;
+}
 
-    /// Writes `new` behind the first `from` blocks, as far as the run reaches.
-    fn fill(&mut self, run: u32, view: &View, from: usize, new: NewBlocks<'_>) {
-        let board = &*self.board;
-        let blocks = view.blocks(&board.lines).expect("the writer's own");
-        let sequences = view.sequences(&board.lines).expect("the writer's own");
-        let new_blocks = new.blocks.iter().zip(new.sequences);
-        for (offset, (block, sequence)) in (from..view.len).zip(new_blocks) {
-            set_word(blocks, offset, *block);
-            set_word(sequences, offset, *sequence);
-        }
-        for offset in anchors(view.start, from..view.len) {
-            let sequence = new.sequences[offset - from];
-            let hash = board.secrets.sequence(view.key, sequence);
-            let place = place(run, offset);
-            board
-                .anchors
-                .insert(&board.lines, &mut self.lines, hash, place);
-        }
-        self.blocks += view.len - from;
+/// Writes `new` behind the first `from` blocks, as far as the run reaches.
+fn fill(board: &Board, space: &mut Space, run: u32, view: &View, from: usize, new: NewBlocks<'_>) {
+    let blocks = view.blocks(&board.lines).expect("the writer's own");
+    let sequences = view.sequences(&board.lines).expect("the writer's own");
+    let new_blocks = new.blocks.iter().zip(new.sequences);
+    for (offset, (block, sequence)) in (from..view.len).zip(new_blocks) {
+        set_word(blocks, offset, *block);
+        set_word(sequences, offset, *sequence);
+    }
+    for offset in anchors(view.start, from..view.len) {
+        let sequence = new.sequences[offset - from];
+        let hash = board.secrets.sequence(view.key, sequence);
+        let place = place(run, offset);
+        board.anchors.insert(&board.lines, space, hash, place);
     }
 }
 

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use crate::arena::word;
-use crate::forest::{Forest, Info, anchors, column_lines, place};
+use crate::forest::{Forest, Info, anchors, column_lines, place, resize};
 use crate::run::{NO_RUN, VERSION, View};
 use crate::sync::{begin_write, end_write};
 use crate::table::Place;
@@ -202,12 +202,16 @@ impl Forest {
     /// Makes `run` end after its first `end` blocks.
     fn shorten(&mut self, run: u32, mut view: View, end: usize) {
         view.len = end;
-        let board = self.board.clone();
+        let Self {
+            board,
+            lines: space,
+            ..
+        } = self;
         let header = &board.runs.own(run, 1)[0];
         begin_write(header.atomic(VERSION));
         let lines = column_lines(end);
         if lines * 2 <= view.column_lines {
-            self.resize(&mut view, lines, end);
+            resize(board, space, &mut view, lines, end);
         }
         view.write_span(header);
         end_write(header.atomic(VERSION));

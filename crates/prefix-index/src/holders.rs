@@ -92,41 +92,45 @@ impl Forest {
 
     /// Makes `slot` hold exactly `hold` of `run`.
     pub(crate) fn set_hold(&mut self, run: u32, slot: u32, hold: Hold) {
-        let board = self.board.clone();
+        let Self {
+            board,
+            lines,
+            list,
+            crowded,
+            ..
+        } = self;
         let header = &board.runs.own(run, 1)[0];
         let mut view = View::read(header);
-        let mut list = std::mem::take(&mut self.list);
         list.load(&view, &board.lines);
         begin_write(header.atomic(VERSION));
-        list.take_out(&board.lines, &mut self.lines, slot);
+        list.take_out(&board.lines, lines, slot);
         match hold {
             Hold::Nothing => {}
-            Hold::Prefix(cut) => list.put_in(&board.lines, &mut self.lines, slot, cut),
+            Hold::Prefix(cut) => list.put_in(&board.lines, lines, slot, cut),
             Hold::Parts(parts) => {
                 let at = list.parts.partition_point(|it| it.slot < slot);
                 list.parts.splice(at..at, parts);
             }
         }
-        list.store(&mut view, header, &board.lines, &mut self.lines);
+        list.store(&mut view, header, &board.lines, lines);
         end_write(header.atomic(VERSION));
-        self.list = list;
-        if MAX_PARTS < view.parts && !self.crowded.contains(&run) {
-            self.crowded.push(run);
+        if MAX_PARTS < view.parts && !crowded.contains(&run) {
+            crowded.push(run);
         }
     }
 
     /// Makes those who hold all of `run`, however it grows, hold what it has now.
     pub(crate) fn end_holds(&mut self, run: u32) {
-        let board = self.board.clone();
+        let Self {
+            board, lines, list, ..
+        } = self;
         let header = &board.runs.own(run, 1)[0];
         let mut view = View::read(header);
-        let mut list = std::mem::take(&mut self.list);
         list.load(&view, &board.lines);
         begin_write(header.atomic(VERSION));
-        list.end_whole(&board.lines, &mut self.lines, view.len as u32);
-        list.store(&mut view, header, &board.lines, &mut self.lines);
+        list.end_whole(&board.lines, lines, view.len as u32);
+        list.store(&mut view, header, &board.lines, lines);
         end_write(header.atomic(VERSION));
-        self.list = list;
     }
 
     /// How many blocks of the run that `view` shows lie before the end of what anybody holds.

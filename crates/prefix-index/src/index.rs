@@ -1,7 +1,6 @@
 //! The index itself: applying events, fencing incarnations, letting go of targets.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::ops::AddAssign;
 use std::sync::PoisonError;
 
 use domain::{Epoch, KvOp, Namespace, StoredBlocks, Target, WorkerId};
@@ -162,11 +161,8 @@ impl PrefixIndex {
             } => self.change(target, |work, chain| {
                 chain.read_names(engine_hashes);
                 let (retiered, unknown) = work.take(*group, &chain.names, *from, Some(*to));
-                Applied {
-                    retiered,
-                    unknown,
-                    ..Applied::default()
-                }
+                work.applied.retiered += retiered;
+                work.applied.unknown += unknown;
             })?,
             KvOp::Removed {
                 group,
@@ -175,11 +171,8 @@ impl PrefixIndex {
             } => self.change(target, |work, chain| {
                 chain.read_names(engine_hashes);
                 let (removed, unknown) = work.take(*group, &chain.names, *tier, None);
-                Applied {
-                    removed,
-                    unknown,
-                    ..Applied::default()
-                }
+                work.applied.removed += removed;
+                work.applied.unknown += unknown;
             })?,
             KvOp::Cleared => self.clear(target, Claims::Complete)?,
             KvOp::Reset { .. } => self.clear(target, Claims::Partial { announced: 0 })?,
@@ -196,7 +189,7 @@ impl PrefixIndex {
     fn change(
         &mut self,
         target: &Target,
-        change: impl FnOnce(&mut Work<'_>, &mut Chain) -> Applied,
+        change: impl FnOnce(&mut Work<'_>, &mut Chain),
     ) -> Result<Applied, Fenced> {
         let rank = if let Some(rank) = self.ranks.get_mut(target) {
             // A fence takes the targets below it away.
@@ -206,10 +199,14 @@ impl PrefixIndex {
             let rank = self.ranks.get_mut(target);
             rank.expect("an admitted target is known")
         };
-        let forest = &mut self.forest;
-        let mut work = Work { rank, forest };
-        let mut applied = change(&mut work, &mut self.chain);
-        applied.orphans += work.relieve();
+        let mut work = Work {
+            forest: &mut self.forest,
+            rank,
+            applied: Applied::default(),
+        };
+        change(&mut work, &mut self.chain);
+        work.applied.orphans += work.relieve();
+        let applied = work.applied;
         if work.rank.is_misplaced() {
             self.move_to_own_names(target);
         }
@@ -386,6 +383,7 @@ impl PrefixIndex {
         Work {
             rank: rank.expect("an admitted target is known"),
             forest: &mut self.forest,
+            applied: Applied::default(),
         }
     }
 
@@ -457,10 +455,10 @@ impl PrefixIndex {
     }
 }
 
-fn store(work: &mut Work<'_>, stored: &StoredBlocks, chain: &mut Chain) -> Applied {
+fn store(work: &mut Work<'_>, stored: &StoredBlocks, chain: &mut Chain) {
     let count = stored.blocks.len();
     if count == 0 {
-        return Applied::default();
+        return;
     }
     let hint = work.rank.namespace;
     let secrets = &work.forest.board.secrets;
@@ -475,10 +473,8 @@ fn store(work: &mut Work<'_>, stored: &StoredBlocks, chain: &mut Chain) -> Appli
     if parent == Some(None) || !work.has_room(count) {
         work.forest.namespaces.release(namespace);
         work.lose_track();
-        return Applied {
-            orphans: count as u64,
-            ..Applied::default()
-        };
+        work.applied.orphans += count as u64;
+        return;
     }
     work.rank.namespace = namespace;
     let under = Under {
@@ -487,19 +483,6 @@ fn store(work: &mut Work<'_>, stored: &StoredBlocks, chain: &mut Chain) -> Appli
         tier: stored.tier,
     };
     chain.read(stored);
-    let applied = work.store(chain, parent.flatten(), under);
+    work.store(chain, parent.flatten(), under);
     work.announce(stored.tier, count);
-    applied
-}
-
-impl AddAssign for Applied {
-    fn add_assign(&mut self, other: Self) {
-        self.stored += other.stored;
-        self.duplicates += other.duplicates;
-        self.orphans += other.orphans;
-        self.renamed += other.renamed;
-        self.removed += other.removed;
-        self.retiered += other.retiered;
-        self.unknown += other.unknown;
-    }
 }

@@ -7,17 +7,18 @@
 use domain::{BlockHash, SequenceHash};
 
 use crate::answer::{Answer, Found, Walk, everywhere};
-use crate::arena::{Line, WORDS, word};
+use crate::arena::{Line, WORDS, agreeing, word};
 use crate::board::Board;
+use crate::processor::read_ahead;
 use crate::request::{Request, Sparse};
 use crate::run::{Entry, NO_RUN, VERSION, View};
 use crate::slower::pass_slowly;
-use crate::sync::{AtomicU64, Conflict, Ordering, begin_read, end_read, is_still, relax};
+use crate::sync::{Conflict, begin_read, end_read, is_still, relax};
 
 /// How often a lookup is made again before the reader asks the writer to wait.
 const ATTEMPTS: usize = if cfg!(all(loom, test)) { 10_000 } else { 16 };
 /// Blocks compared one after the other where a chain parts from a run; a longer stretch is halved first.
-const COMPARED: usize = 64;
+const COMPARED: usize = 32;
 
 /// Lines of a column that are read ahead; what follows comes by itself.
 const AHEAD: usize = 32;
@@ -83,10 +84,8 @@ impl Dense for &[SequenceHash] {
                 other = middle;
             }
         }
-        while same + 1 < other && equal(same + 1) {
-            same += 1;
-        }
-        Ok(same)
+        let wanted = &wanted[same..other - 1];
+        Ok(same + agreeing(column, same, wanted))
     }
 
     #[inline]
@@ -132,43 +131,14 @@ impl Dense for &[BlockHash] {
         if column.len() * WORDS < most {
             return Err(Conflict);
         }
-        Ok(agreeing(column, &self[depth..depth + most]))
+        let wanted = &self[depth..depth + most];
+        Ok(agreeing(column, 0, wanted))
     }
 
     #[inline]
     fn len(self) -> usize {
         self.len()
     }
-}
-
-/// How many of the first of `wanted` are in `column`, a line at a time.
-#[inline]
-fn agreeing(column: &[Line], wanted: &[BlockHash]) -> usize {
-    let (whole, rest) = wanted.as_chunks::<WORDS>();
-    let alike = |(line, wanted): &(&Line, &[BlockHash; WORDS])| {
-        let words = line.words();
-        let differing = (0..WORDS).fold(0, |all, it| all | differing(&words[it], wanted[it]));
-        std::hint::black_box(differing) == 0
-    };
-    let same = column.iter().zip(whole).take_while(alike).count();
-    let Some(line) = column.get(same) else {
-        return same * WORDS;
-    };
-    let rest = whole.get(same).map_or(rest, |it| it.as_slice());
-    same * WORDS + agreeing_in(line, rest)
-}
-
-/// How many of the first of `wanted` are in `line`.
-#[inline(never)]
-fn agreeing_in(line: &Line, wanted: &[BlockHash]) -> usize {
-    let mut pairs = line.words().iter().zip(wanted);
-    let unlike = pairs.position(|(word, wanted)| differing(word, *wanted) != 0);
-    unlike.unwrap_or(wanted.len())
-}
-
-#[inline]
-fn differing(word: &AtomicU64, wanted: BlockHash) -> u64 {
-    word.load(Ordering::Relaxed) ^ wanted.get()
 }
 
 impl Board {
@@ -193,8 +163,8 @@ impl Board {
         let view = self.runs.line(run).map(View::read);
         let column = view.and_then(|it| it.blocks(&self.lines));
         let some = blocks.div_ceil(WORDS).min(AHEAD);
-        let touched = column.unwrap_or_default().iter().take(some);
-        std::hint::black_box(touched.fold(0, |all, it| all ^ it.get(0)));
+        let some = column.unwrap_or_default().iter().take(some);
+        some.for_each(read_ahead);
     }
 
     fn try_lookup(
@@ -368,18 +338,20 @@ impl Board {
         let words = found.words;
         walk.next.clear();
         walk.next.resize(words, 0);
-        walk.seen.clear();
-        walk.seen.resize(words, 0);
         for index in 0..view.prefixes {
             match entries.get(index) {
                 Entry::One { cut, slot } => {
                     let (at, bit) = (slot as usize / 64, 1 << (slot % 64));
-                    if walk.alive.get(at).is_none_or(|it| it & bit == 0) {
+                    let (Some(alive), Some(next)) = (walk.alive.get_mut(at), walk.next.get_mut(at))
+                    else {
+                        continue;
+                    };
+                    if *alive & bit == 0 {
                         continue;
                     }
-                    walk.seen[at] |= bit;
+                    *alive &= !bit;
                     if matched <= cut {
-                        walk.next[at] |= bit;
+                        *next |= bit;
                     } else {
                         found.add(everywhere(view.start + cut), slot);
                     }
@@ -405,13 +377,10 @@ impl Board {
             pass_slowly(view, entries, &self.lines, matched, walk, found);
         }
         if 0 < view.start {
-            let rest = |index: usize| walk.alive[index] & !walk.seen[index];
-            if (0..words).any(|index| rest(index) != 0) {
+            // Those that hold nothing of the run.
+            if walk.alive.iter().any(|it| *it != 0) {
                 let group = found.group(everywhere(view.start));
-                group
-                    .iter_mut()
-                    .enumerate()
-                    .for_each(|(index, word)| *word = rest(index));
+                group.copy_from_slice(&walk.alive);
             }
         }
         std::mem::swap(&mut walk.alive, &mut walk.next);
@@ -422,24 +391,26 @@ impl Board {
 /// Lets those of a set that are alive live on.
 #[inline]
 fn take_set(lines: &[Line], count: usize, walk: &mut Walk) {
-    for index in 0..count {
-        let set = word(lines, index) & walk.alive[index];
-        walk.seen[index] |= set;
-        walk.next[index] |= set;
+    let alive = walk.alive.iter_mut().zip(&mut walk.next);
+    for (index, (alive, next)) in alive.enumerate().take(count) {
+        let set = word(lines, index) & *alive;
+        *alive &= !set;
+        *next |= set;
     }
 }
 
 /// Answers those of a set that are alive, whose hold ends at `depth`.
 #[inline]
 fn end_set(lines: &[Line], count: usize, walk: &mut Walk, found: &mut Found, depth: u32) {
-    let set = |walk: &Walk, index: usize| word(lines, index) & walk.alive[index];
-    if (0..count).all(|index| set(walk, index) == 0) {
+    let mut alive = walk.alive.iter().enumerate().take(count);
+    if alive.all(|(index, alive)| word(lines, index) & alive == 0) {
         return;
     }
     let group = found.group(everywhere(depth));
-    for (index, into) in group.iter_mut().enumerate().take(count) {
-        let set = set(walk, index);
-        walk.seen[index] |= set;
+    let alive = walk.alive.iter_mut().zip(group);
+    for (index, (alive, into)) in alive.enumerate().take(count) {
+        let set = word(lines, index) & *alive;
+        *alive &= !set;
         *into |= set;
     }
 }

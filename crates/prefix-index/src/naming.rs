@@ -280,24 +280,27 @@ impl Forest {
 
     /// Names blocks that have no canonical names yet.
     fn name_new(&mut self, run: u32, range: Range<usize>) {
-        let board = self.board.clone();
         let view = self.view(run);
+        let Self {
+            board,
+            lines: space,
+            domains,
+            ..
+        } = self;
         let sequences = view.sequences(&board.lines).expect("the writer's own");
+        let names = range.clone().map(|it| word(sequences, it));
         // A sequence hash is another block's too only in another namespace.
-        let alone = self.namespaces.len() == 1;
-        if !alone || range.clone().any(|it| word(sequences, it) == 0) {
-            for offset in range {
-                let at = place(run, offset);
-                if !self.claim(CANONICAL, at, word(sequences, offset)) {
-                    self.unnamed.insert(at);
-                }
-            }
+        if self.namespaces.len() == 1 && names.clone().all(|it| it != 0) {
+            let hashes = names.map(|it| board.secrets.name(it));
+            let table = &domains.at(CANONICAL).table;
+            table.insert_all(&board.lines, space, hashes, place(run, range.start));
             return;
         }
-        let first = place(run, range.start);
-        let hashes = range.map(|it| board.secrets.name(word(sequences, it)));
-        let table = &self.domains.at(CANONICAL).table;
-        table.insert_all(&board.lines, &mut self.lines, hashes, first);
+        for at in range.map(|offset| place(run, offset)) {
+            if !self.claim(CANONICAL, at, self.sequence_at(at)) {
+                self.unnamed.insert(at);
+            }
+        }
     }
 
     /// Makes `name` stand for the block at `at`, which has none, unless it stands for another that is held under

@@ -2,7 +2,6 @@
 
 use domain::Tier;
 
-use crate::Applied;
 use crate::chain::Under;
 use crate::naming::CANONICAL;
 use crate::rank::{OddName, nth};
@@ -12,8 +11,8 @@ use crate::work::Work;
 
 impl Work<'_> {
     /// Stores one block under one more name or once more, where the target had it in `had`.
-    pub(crate) fn store_one(&mut self, at: Place, had: Tiers, name: u64, under: Under) -> Applied {
-        self.store_copies(at, had, (under.group, name), (under.tier, 1))
+    pub(crate) fn store_one(&mut self, at: Place, had: Tiers, name: u64, under: Under) {
+        self.store_copies(at, had, (under.group, name), (under.tier, 1));
     }
 
     /// As [`Self::store_one`], `copies` times, at least once.
@@ -23,13 +22,10 @@ impl Work<'_> {
         had: Tiers,
         (group, name): (u32, u64),
         (tier, copies): (Tier, u32),
-    ) -> Applied {
+    ) {
         let first = u64::from(!had.has(tier));
-        let mut applied = Applied {
-            stored: first,
-            duplicates: u64::from(copies) - first,
-            ..Applied::default()
-        };
+        self.applied.stored += first;
+        self.applied.duplicates += u64::from(copies) - first;
         let old = self.resolve_other(at, group, name);
         let old_names = old.map(|old| (old, self.take_names(old, self.tiers_of(old))));
         let mut names = self.take_names(at, had);
@@ -49,11 +45,10 @@ impl Work<'_> {
         self.put_names(at, had, names);
         // Given up last, so that a namespace with this one block is not given up in between.
         if let Some((old, mut names)) = old_names {
-            applied.renamed = 1;
+            self.applied.renamed += 1;
             names.retain(|it| (it.group, it.name) != (group, name));
             self.put_names(old, self.tiers_of(old), names);
         }
-        applied
     }
 
     /// Another block than the one at `at` that the target calls so.

@@ -39,7 +39,7 @@ pub(crate) fn pass_slowly(
         }
         let (at, bit) = (first.slot as usize / 64, 1_u64 << (first.slot % 64));
         if walk.alive.get(at).is_some_and(|it| it & bit != 0) {
-            walk.seen[at] |= bit;
+            walk.alive[at] &= !bit;
             if matched <= leads[0] {
                 walk.next[at] |= bit;
             } else {

@@ -7,6 +7,7 @@
 //! the writer changes it.
 
 use crate::arena::{Arena, Line, SEGMENT_LINES, Space, WORDS, rounded};
+use crate::processor::read_ahead;
 use crate::sync::{
     AtomicU64, Conflict, Ordering, begin_read, begin_write, end_read, end_write, is_still,
 };
@@ -60,20 +61,17 @@ struct Part {
     version: AtomicU64,
     /// An [`Extent`]; 0 while there are no lines.
     extent: AtomicU64,
+    /// How many entries more there may be before an eighth of the homes' slots is left. The writer's.
+    room: AtomicU64,
 }
 
-/// Where a part's lines are, and how many entries they have.
-#[derive(Clone, Copy)]
+/// Where a part's lines are.
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Extent(u64);
 
 impl Extent {
-    /// Bits of the number of entries, and of the number of lines.
-    const COUNT_BITS: u32 = 17;
-    const LINE_BITS: u32 = 15;
-
-    const fn new(first: u32, lines: usize, count: usize) -> Self {
-        let lines = (lines as u64) << Self::COUNT_BITS;
-        Self((first as u64) << 32 | lines | count as u64)
+    const fn new(first: u32, lines: usize) -> Self {
+        Self((first as u64) << 32 | (homes(lines) as u64) << 16 | lines as u64)
     }
 
     #[inline]
@@ -83,24 +81,17 @@ impl Extent {
 
     #[inline]
     const fn lines(self) -> usize {
-        (self.0 >> Self::COUNT_BITS) as usize & ((1 << Self::LINE_BITS) - 1)
+        self.0 as u16 as usize
     }
 
     #[inline]
-    const fn count(self) -> usize {
-        self.0 as usize & ((1 << Self::COUNT_BITS) - 1)
+    const fn homes(self) -> usize {
+        (self.0 >> 16) as u16 as usize
     }
 
-    /// Whether the lines are those of `other`.
-    #[inline]
-    const fn is_at(self, other: Self) -> bool {
-        self.0 >> Self::COUNT_BITS == other.0 >> Self::COUNT_BITS
-    }
-
-    /// Whether one more entry leaves an eighth of the homes' slots free.
-    #[inline]
-    const fn has_room(self) -> bool {
-        self.0 != 0 && self.count() < homes(self.lines()) * (WORDS - 1)
+    /// Entries that leave an eighth of the homes' slots free.
+    const fn most(self) -> u64 {
+        (self.homes() * (WORDS - 1)) as u64
     }
 }
 
@@ -177,25 +168,24 @@ impl Table {
         let seen = begin_read(&part.version)?;
         let extent = part.extent();
         let mut found = None;
-        if extent.0 != 0 {
-            let count = extent.lines();
-            let lines = arena.lines(extent.first(), count).ok_or(Conflict)?;
-            let from = home(tag, homes(count));
-            'search: for bucket in lines.get(from..).unwrap_or_default() {
-                let mut alike = which(bucket, |entry| self::tag(entry) == tag);
-                while alike != 0 {
-                    let entry = bucket.get(alike.trailing_zeros() as usize % WORDS);
-                    let place = Place::of(entry);
-                    if entry != 0 && accept(place) {
-                        found = Some(place);
-                        break 'search;
-                    }
-                    alike &= alike - 1;
+        let mut at = extent.first() + home(tag, extent.homes()) as u32;
+        let end = extent.first() + extent.lines() as u32;
+        'search: while at < end {
+            let bucket = arena.line(at).ok_or(Conflict)?;
+            let mut alike = which(bucket, |entry| self::tag(entry) == tag);
+            while alike != 0 {
+                let entry = bucket.get(alike.trailing_zeros() as usize % WORDS);
+                let place = Place::of(entry);
+                if entry != 0 && accept(place) {
+                    found = Some(place);
+                    break 'search;
                 }
-                if bucket.get(WORDS - 1) == 0 {
-                    break;
-                }
+                alike &= alike - 1;
             }
+            if bucket.get(WORDS - 1) == 0 {
+                break;
+            }
+            at += 1;
         }
         end_read();
         if !is_still(&part.version, seen) {
@@ -209,7 +199,7 @@ impl Table {
     fn aim<'a>(&'a self, arena: &'a Arena, hash: u64) -> Aimed<'a> {
         let (part, tag) = self.part(hash);
         let extent = part.extent();
-        let home = home(tag, homes(extent.lines().max(2))) as u32;
+        let home = home(tag, extent.homes()) as u32;
         Aimed {
             part,
             extent,
@@ -222,11 +212,11 @@ impl Table {
     /// searches that follow would come one after the other.
     #[inline]
     pub(crate) fn touch(&self, arena: &Arena, hashes: impl Iterator<Item = u64>) {
-        let touched = hashes.fold(0, |all, hash| {
-            let home = self.aim(arena, hash).home;
-            all ^ home.map_or(0, |it| it.get(0))
-        });
-        std::hint::black_box(touched);
+        for hash in hashes {
+            if let Some(home) = self.aim(arena, hash).home {
+                read_ahead(home);
+            }
+        }
     }
 
     /// Adds an entry. The writer's.
@@ -249,22 +239,17 @@ impl Table {
         let (run, mut offset) = (first.run, first.offset);
         self.count
             .store(self.len() + hashes.len() as u64, Ordering::Relaxed);
-        if hashes.len() == 1 {
-            let one = hashes.map(|it| self.aim(arena, it));
-            one.for_each(|it| self.insert_aimed(arena, space, it, first));
-            return;
-        }
         let mut aimed = [self.aim(arena, 0); AT_ONCE];
         while hashes.len() != 0 {
             let mut count = 0;
             for (aimed, hash) in aimed.iter_mut().zip(&mut hashes) {
                 *aimed = self.aim(arena, hash);
+                if let Some(home) = aimed.home {
+                    read_ahead(home);
+                }
                 count += 1;
             }
-            let some = &aimed[..count];
-            let read = |it: &Aimed<'_>| it.home.map_or(0, |it| it.get(0));
-            std::hint::black_box(some.iter().fold(0, |all, it| all ^ read(it)));
-            for aimed in some {
+            for aimed in &aimed[..count] {
                 self.insert_aimed(arena, space, *aimed, Place { run, offset });
                 offset += 1;
             }
@@ -275,16 +260,16 @@ impl Table {
     fn insert_aimed(&self, arena: &Arena, space: &mut Space, aimed: Aimed<'_>, place: Place) {
         let part = aimed.part;
         let entry = (aimed.tag << PLACE_BITS) | place.bits();
-        let extent = part.extent();
-        if extent.has_room()
-            && extent.is_at(aimed.extent)
+        let room = part.room.load(Ordering::Relaxed);
+        if part.extent() == aimed.extent
+            && room != 0
             && let Some(home) = aimed.home
         {
             let count = filled(home);
             if count < WORDS {
                 // Whoever sees it sees the run as well.
                 home.atomic(count % WORDS).store(entry, Ordering::Release);
-                part.extent.store(extent.0 + 1, Ordering::Relaxed);
+                part.room.store(room - 1, Ordering::Relaxed);
                 return;
             }
         }
@@ -301,7 +286,7 @@ impl Table {
             return;
         }
         let lines = arena.own(extent.first(), extent.lines());
-        let homes = homes(lines.len());
+        let homes = extent.homes();
         let from = home(tag, homes);
         let found = lines[from..].iter().zip(from..).find_map(|(bucket, at)| {
             let alike = which(bucket, |it| it == entry);
@@ -329,11 +314,11 @@ impl Table {
             break;
         }
         self.count.store(self.len() - 1, Ordering::Relaxed);
-        if extent.count() == 1 {
-            part.extent.store(0, Ordering::Relaxed);
-            space.give(extent.first(), lines.len());
+        let room = part.room.load(Ordering::Relaxed) + 1;
+        if room == extent.most() {
+            part.forget(space);
         } else {
-            part.extent.store(extent.0 - 1, Ordering::Relaxed);
+            part.room.store(room, Ordering::Relaxed);
         }
         end_write(&part.version);
     }
@@ -341,12 +326,10 @@ impl Table {
     /// Removes all entries. The writer's.
     pub(crate) fn clear(&self, space: &mut Space) {
         for part in &self.parts {
-            let extent = part.extent();
-            if extent.0 != 0 {
+            if part.extent().0 != 0 {
                 begin_write(&part.version);
-                part.extent.store(0, Ordering::Relaxed);
+                part.forget(space);
                 end_write(&part.version);
-                space.give(extent.first(), extent.lines());
             }
         }
         self.count.store(0, Ordering::Relaxed);
@@ -369,8 +352,9 @@ impl Part {
     #[inline(never)]
     fn insert(&self, arena: &Arena, space: &mut Space, entry: u64) {
         let extent = self.extent();
-        if extent.has_room() && put(arena.own(extent.first(), extent.lines()), entry) {
-            self.extent.store(extent.0 + 1, Ordering::Relaxed);
+        let room = self.room.load(Ordering::Relaxed);
+        if room != 0 && put(arena.own(extent.first(), extent.lines()), entry) {
+            self.room.store(room - 1, Ordering::Relaxed);
         } else {
             self.grow(arena, space, entry);
         }
@@ -381,12 +365,20 @@ impl Part {
         Extent(self.extent.load(Ordering::Relaxed))
     }
 
+    /// Gives the lines back, within a change.
+    fn forget(&self, space: &mut Space) {
+        let extent = self.extent();
+        self.extent.store(0, Ordering::Relaxed);
+        self.room.store(0, Ordering::Relaxed);
+        space.give(extent.first(), extent.lines());
+    }
+
     /// Moves the entries and one more to a third more lines, or to twice as many while there are few.
     #[cold]
     fn grow(&self, arena: &Arena, space: &mut Space, entry: u64) {
         let old = self.extent();
         let from = arena.own(old.first(), old.lines());
-        let count = old.count() + 1;
+        let count = old.most() - self.room.load(Ordering::Relaxed) + 1;
         begin_write(&self.version);
         let mut lines = old.lines();
         loop {
@@ -396,8 +388,9 @@ impl Part {
                 if old.0 != 0 {
                     space.give(old.first(), old.lines());
                 }
-                let extent = Extent::new(first, lines, count).0;
-                self.extent.store(extent, Ordering::Relaxed);
+                let extent = Extent::new(first, lines);
+                self.extent.store(extent.0, Ordering::Relaxed);
+                self.room.store(extent.most() - count, Ordering::Relaxed);
                 break;
             }
             space.give(first, lines);

@@ -11,7 +11,7 @@ use crate::rank::{ALL_TIERS, OddName, Rank};
 use crate::run::NO_RUN;
 use crate::table::Place;
 use crate::work::Work;
-use crate::{Copies, HeldBlock, PrefixIndex, RankSnapshot, RestoreError};
+use crate::{Applied, Copies, HeldBlock, PrefixIndex, RankSnapshot, RestoreError};
 
 impl PrefixIndex {
     /// What `target` holds.
@@ -92,6 +92,7 @@ impl PrefixIndex {
         let work = Work {
             forest: &mut self.forest,
             rank: &mut fresh,
+            applied: Applied::default(),
         };
         let mut restoring = Restoring {
             work,
@@ -265,9 +266,7 @@ impl Restoring<'_> {
             tier: first_tier.map_or(Tier::Gpu, |it| it.0),
         };
         match first_tier {
-            Some(_) => {
-                self.work.store(&mut self.chain, parent, under);
-            }
+            Some(_) => self.work.store(&mut self.chain, parent, under),
             None => self.work.lay(&mut self.chain, parent, namespace),
         }
         let from = self.places.len();

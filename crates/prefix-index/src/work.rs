@@ -17,6 +17,7 @@ use crate::{Applied, Claims};
 pub(crate) struct Work<'a> {
     pub(crate) forest: &'a mut Forest,
     pub(crate) rank: &'a mut Rank,
+    pub(crate) applied: Applied,
 }
 
 impl Work<'_> {
@@ -48,13 +49,7 @@ impl Work<'_> {
     }
 
     /// Stores `chain`, which is not empty, behind `parent`.
-    pub(crate) fn store(
-        &mut self,
-        chain: &mut Chain,
-        parent: Option<Place>,
-        under: Under,
-    ) -> Applied {
-        let mut applied = Applied::default();
+    pub(crate) fn store(&mut self, chain: &mut Chain, parent: Option<Place>, under: Under) {
         chain.stretches.clear();
         let mut last = parent;
         let mut done = 0;
@@ -66,7 +61,7 @@ impl Work<'_> {
                 let count = self.same_blocks(at, &chain.blocks[done..]);
                 let names = &chain.names[done..done + count];
                 self.choose_domain(Some(at), last, (block, names[0]));
-                applied += self.join(at, names, under);
+                self.join(at, names, under);
                 chain.stretches.push((at, count));
                 last = Some(place(at.run, at.offset as usize + count - 1));
                 done += count;
@@ -86,11 +81,10 @@ impl Work<'_> {
             let (at, count) = self.grow(last, new, under);
             chain.stretches.push((at, count));
             let named = (&chain.names[done..done + count], new.sequences);
-            applied += self.settle_new(at, named, under);
+            self.settle_new(at, named, under);
             last = Some(place(at.run, at.offset as usize + count - 1));
             done += count;
         }
-        applied
     }
 
     /// Makes sure that the blocks of `chain` are there behind `parent`, though nobody may hold them.
@@ -153,7 +147,8 @@ impl Work<'_> {
         let column = view.blocks(&self.forest.board.lines);
         let offset = at.offset as usize;
         let most = blocks.len().min(view.len - offset);
-        agreeing(column.expect("the writer's own"), offset, &blocks[..most])
+        let column = column.expect("the writer's own");
+        agreeing(column, offset, &blocks[..most])
     }
 
     /// Makes room for `new` behind `last`: in its run if that ends there, otherwise in a run of their own, which
@@ -185,8 +180,7 @@ impl Work<'_> {
     }
 
     /// Stores the blocks from `at` on, which are there.
-    fn join(&mut self, at: Place, names: &[u64], under: Under) -> Applied {
-        let mut applied = Applied::default();
+    fn join(&mut self, at: Place, names: &[u64], under: Under) {
         let mut done = 0;
         while done < names.len() {
             let at = place(at.run, at.offset as usize + done);
@@ -202,16 +196,15 @@ impl Work<'_> {
             }
             if usual == 0 {
                 let had = self.tiers_of(at);
-                applied += self.store_one(at, had, names[done], under);
+                self.store_one(at, had, names[done], under);
                 done += 1;
                 continue;
             }
             let range = at.offset as usize..at.offset as usize + usual;
             self.cover(at.run, range, Tiers::of(under.tier));
-            applied.stored += usual as u64;
+            self.applied.stored += usual as u64;
             done += usual;
         }
-        applied
     }
 
     /// Of the blocks from `at` on, none of which the target holds, how many of the first have `names` as
@@ -242,13 +235,7 @@ impl Work<'_> {
 
     /// Stores blocks that have just come to be, from `at` on, under their names; their sequence hashes are the
     /// first of `sequences`.
-    fn settle_new(
-        &mut self,
-        at: Place,
-        (names, sequences): (&[u64], &[u64]),
-        under: Under,
-    ) -> Applied {
-        let mut applied = Applied::default();
+    fn settle_new(&mut self, at: Place, (names, sequences): (&[u64], &[u64]), under: Under) {
         let from = at.offset as usize;
         let domain = self.rank.domain.expect("chosen before its first block");
         let mut usual = 0;
@@ -267,12 +254,11 @@ impl Work<'_> {
             };
         }
         self.cover_new(at.run, from..from + names.len(), under.tier);
-        applied.stored += usual as u64;
+        self.applied.stored += usual as u64;
         for (name, offset) in names.iter().zip(from..).skip(usual) {
             self.rank.blocks -= 1;
-            applied += self.store_one(place(at.run, offset), Tiers::NONE, *name, under);
+            self.store_one(place(at.run, offset), Tiers::NONE, *name, under);
         }
-        applied
     }
 
     fn cover_new(&mut self, run: u32, range: Range<usize>, tier: Tier) {
