@@ -148,9 +148,19 @@ impl Fleet {
 
     /// The evictions of every second conversation's own blocks, last block first.
     pub fn removals(&self, seed: u64) -> impl Iterator<Item = Event> {
+        self.evictions(0, seed)
+    }
+
+    /// The evictions of the other conversations' own blocks, likewise.
+    pub fn further_removals(&self, seed: u64) -> impl Iterator<Item = Event> {
+        self.evictions(1, seed)
+    }
+
+    fn evictions(&self, first: usize, seed: u64) -> impl Iterator<Item = Event> {
         let half = self.shape.depth / 2;
         let mut jobs = Vec::new();
-        for (of, it) in self.conversations.iter().enumerate().step_by(2) {
+        let conversations = self.conversations.iter().enumerate();
+        for (of, it) in conversations.skip(first).step_by(2) {
             let (whole, second) = (it.whole, it.half);
             jobs.push(Job::Evict {
                 target: whole,

@@ -45,15 +45,22 @@ pub fn measure(settings: &Settings, note: &dyn Fn(&str)) -> Vec<Row> {
     rows
 }
 
-/// CPU time of the lane for each stored and each evicted block.
+/// CPU time of the lane for each stored and each evicted block. The first evictions leave about as many blocks that
+/// nobody holds as ours keeps in their places; with the further ones, as many go for good as come.
 fn store(settings: &Settings, shape: Shape, naming: Naming, suffix: &str, rounds: &mut Rounds) {
     let fleet = Fleet::new(shape, naming, SEED);
     let stores: Vec<Event> = fleet.stores(SEED).collect();
     let removals: Vec<Event> = fleet.removals(SEED).collect();
+    let further: Vec<Event> = fleet.further_removals(SEED).collect();
+    let cases = [
+        ("store", &stores),
+        ("remove", &removals),
+        ("remove, reclaiming", &further),
+    ];
     for round in 0..settings.rounds() {
         for kind in turns(&settings.kinds(), round) {
             let mut structure = kind.start(shape.targets, Queue::Unbounded);
-            for (case, events) in [("store", &stores), ("remove", &removals)] {
+            for (case, events) in cases {
                 let blocks: usize = events.iter().map(Event::blocks).sum();
                 let cpu = structure.apply(events).as_nanos() as f64;
                 let case = format!("{case}{suffix}");

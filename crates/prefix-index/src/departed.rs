@@ -7,6 +7,7 @@
 use std::sync::OnceLock;
 
 use crate::arena::{Line, WORDS};
+use crate::processor::read_ahead;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Lines that are made at a time.
@@ -60,9 +61,11 @@ impl Departed {
         })
     }
 
-    /// Reads ahead where the block under `hash` belongs.
-    pub(crate) fn touch(&self, hash: u64) -> u64 {
-        self.line(hash).map_or(0, |it| it.get(0))
+    /// Asks for the line where the block under `hash` belongs.
+    pub(crate) fn touch(&self, hash: u64) {
+        if let Some(line) = self.line(hash) {
+            read_ahead(line);
+        }
     }
 
     /// Adds the block under `hash`. The writer's.

@@ -1,6 +1,7 @@
 //! The index itself: applying events, fencing incarnations, letting go of targets.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::AddAssign;
 use std::sync::PoisonError;
 
 use domain::{Epoch, KvOp, Namespace, StoredBlocks, Target, WorkerId};
@@ -485,4 +486,16 @@ fn store(work: &mut Work<'_>, stored: &StoredBlocks, chain: &mut Chain) {
     chain.read(stored);
     work.store(chain, parent.flatten(), under);
     work.announce(stored.tier, count);
+}
+
+impl AddAssign for Applied {
+    fn add_assign(&mut self, other: Self) {
+        self.stored += other.stored;
+        self.duplicates += other.duplicates;
+        self.orphans += other.orphans;
+        self.renamed += other.renamed;
+        self.removed += other.removed;
+        self.retiered += other.retiered;
+        self.unknown += other.unknown;
+    }
 }
