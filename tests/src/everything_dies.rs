@@ -2,6 +2,7 @@
 
 mod deaths;
 mod figures;
+mod last;
 mod timeline;
 mod traffic;
 
@@ -15,6 +16,7 @@ use tokio::time::{Instant, timeout};
 
 use self::deaths::Deaths;
 use self::figures::{Bindings, Figures};
+use self::last::Last;
 use self::timeline::{Observed, Timeline};
 use self::traffic::{Traffic, Turns};
 use crate::apart::Shape;
@@ -48,6 +50,9 @@ pub(crate) struct Options {
     /// One affinity store and one indexer instead of two.
     #[arg(long)]
     single: bool,
+    /// Freeze everything once (SIGSTOP) instead of killing it.
+    #[arg(long)]
+    freeze: bool,
     /// What the order of deaths, their times and all prompts are drawn from.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -120,10 +125,10 @@ async fn measure(world: &mut World, options: &Options) -> anyhow::Result<(Figure
     let truth = truth::index_equals(world, TRUTH_PATIENCE).await;
     let truth = truth.inspect_err(|error| tracing::error!("{error:#}")).ok();
     progress(format_args!("one last turn of each conversation"));
-    let last = traffic.last_turns().await;
+    let last = Last::run(&traffic, world).await?;
     let history = watch.end().await?;
     let table = Watch::begin(&bus).await?.end().await?;
     let bindings = Bindings::new(&history, &table, &world.served().await?);
-    let figures = Figures::new(options, &observed, turns, last, bindings, truth);
+    let figures = Figures::new(options, &observed, turns, (last, bindings), truth);
     Ok((figures, Timeline::new(began, observed)))
 }

@@ -19,7 +19,11 @@ const AWAY: (f64, f64) = (1.0, 3.0);
 const POLL: Duration = Duration::from_millis(50);
 
 /// The deaths of all, in their order.
-pub(super) struct Deaths(Vec<Death>);
+pub(super) struct Deaths {
+    deaths: Vec<Death>,
+    /// Whether they are none, but a while in which nothing is done.
+    freeze: bool,
+}
 
 struct Death {
     /// Its place among the services.
@@ -48,7 +52,10 @@ impl Deaths {
                 away: Duration::from_secs_f64(least + (most - least) * random.unit()),
             }
         });
-        Self(deaths.collect())
+        Self {
+            deaths: deaths.collect(),
+            freeze: options.freeze,
+        }
     }
 
     /// Lets them happen. One whose kind has not come back from its own death yet is waited for: two of one kind at a
@@ -63,7 +70,7 @@ impl Deaths {
             // The observer outlives everybody's death.
             let _ = events.send((Instant::now(), event));
         };
-        for death in self.0 {
+        for death in self.deaths {
             sleep_until(began + death.at).await;
             let kind = services[death.number].kind;
             for other in services.iter().filter(|it| it.kind == kind) {
@@ -72,11 +79,22 @@ impl Deaths {
                 }
             }
             let service = &mut services[death.number];
-            service.daemon.kill().await?;
-            tell(Event::Killed(service.name().to_owned()));
-            sleep(death.away).await;
-            service.daemon.start()?;
-            tell(Event::Started(service.name().to_owned()));
+            let name = || service.name().to_owned();
+            match self.freeze {
+                true => {
+                    service.daemon.freeze().await?;
+                    tell(Event::Frozen(name()));
+                    sleep(death.away).await;
+                    service.daemon.resume().await?;
+                }
+                false => {
+                    service.daemon.kill().await?;
+                    tell(Event::Killed(name()));
+                    sleep(death.away).await;
+                    service.daemon.start()?;
+                }
+            }
+            tell(Event::Back(service.name().to_owned()));
         }
         Ok(())
     }

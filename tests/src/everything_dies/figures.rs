@@ -6,8 +6,9 @@ use std::time::Duration;
 use affinity::BindingState;
 use serde::Serialize;
 
+use super::last::Last;
 use super::timeline::{Event, Timeline};
-use super::traffic::{LAST, Turns};
+use super::traffic::Turns;
 use super::{NAME, Options};
 use crate::bindings::{History, Step};
 use crate::report::Report;
@@ -28,8 +29,6 @@ pub(super) struct Bindings {
     moved: u64,
     /// Turns that ran elsewhere than at any target that their conversation was ever bound to.
     beside: u64,
-    /// Of the last turns, those that ran where the conversation is bound.
-    last_turns_kept: u64,
 }
 
 /// The summary.
@@ -38,7 +37,8 @@ pub(super) struct Figures {
     seed: u64,
     seconds: u32,
     conversations: u32,
-    /// NATS among them.
+    frozen: bool,
+    /// NATS among them; or frozen.
     processes_killed: usize,
     requests: u64,
     failed_before_first_byte: u64,
@@ -49,7 +49,11 @@ pub(super) struct Figures {
     double_bindings: u64,
     moved: u64,
     turns_beside: u64,
+    /// Conversations of which a last turn, after all were back, ran where they are bound; the last turns that ran
+    /// elsewhere, and those that routers say to have sent elsewhere for once.
     last_turns_kept: u64,
+    last_turns_beside: u64,
+    last_turns_beside_said: u64,
     degraded_decisions: u64,
     /// The longest that a process took from its start until it said to be ready.
     slowest_return_seconds: f64,
@@ -71,33 +75,24 @@ impl Bindings {
             let bound = steps.iter().filter_map(|it| it.binding.as_ref());
             let confirmed = bound.clone().any(|it| it.state == BindingState::Confirmed);
             bindings.confirmed += u64::from(confirmed);
-            bindings.lost += u64::from(confirmed && place(now.get(conversation)).is_none());
+            let bound = now.get(conversation).and_then(|it| it.last());
+            let bound = bound.is_some_and(|it| it.binding.is_some());
+            bindings.lost += u64::from(confirmed && !bound);
             bindings.moved += moves(steps);
         }
         for (worker, requests) in (1..).zip(served) {
             for request in requests {
                 let id = request.request_id.as_deref();
-                let Some((conversation, turn)) = id.and_then(|it| it.rsplit_once('.')) else {
+                let Some((conversation, _)) = id.and_then(|it| it.rsplit_once('.')) else {
                     continue;
                 };
                 let ran = format!("w{worker}/{}", request.dp_rank);
-                let kept = place(now.get(conversation)).is_some_and(|it| it == ran);
-                bindings.last_turns_kept += u64::from(kept && turn == LAST);
                 let steps = all.get(conversation).copied().unwrap_or_default();
                 bindings.beside += u64::from(!places(steps).contains(&ran));
             }
         }
         bindings
     }
-}
-
-/// Where a conversation is bound after these changes.
-fn place(steps: Option<&&[Step]>) -> Option<String> {
-    let binding = steps?.last()?.binding.as_ref()?;
-    Some(format!(
-        "{}/{}",
-        binding.target.worker, binding.target.dp_rank
-    ))
 }
 
 /// Where it was ever bound.
@@ -122,32 +117,35 @@ impl Figures {
         options: &Options,
         observed: &[(tokio::time::Instant, Event)],
         turns: Turns,
-        last: Turns,
-        bindings: Bindings,
+        (last, bindings): (Last, Bindings),
         truth: Option<Duration>,
     ) -> Self {
         let degraded = observed.iter().map(|(_, event)| match event {
             Event::Degraded(_, count) => *count,
             _ => 0,
         });
+        let turns = turns.and(last.turns);
         let killed = observed
             .iter()
-            .filter(|it| matches!(it.1, Event::Killed(_)));
+            .filter(|it| matches!(it.1, Event::Killed(_) | Event::Frozen(_)));
         Self {
             seed: options.seed,
             seconds: options.seconds,
             conversations: options.conversations,
+            frozen: options.freeze,
             processes_killed: killed.count(),
-            requests: turns.requests + last.requests,
-            failed_before_first_byte: turns.failed + last.failed,
-            retried_elsewhere: turns.retried_elsewhere + last.retried_elsewhere,
-            streams_broken: turns.broken + last.broken,
+            requests: turns.requests,
+            failed_before_first_byte: turns.failed,
+            retried_elsewhere: turns.retried_elsewhere,
+            streams_broken: turns.broken,
             bindings_confirmed: bindings.confirmed,
             bindings_lost: bindings.lost,
             double_bindings: bindings.doubled,
             moved: bindings.moved,
             turns_beside: bindings.beside,
-            last_turns_kept: bindings.last_turns_kept,
+            last_turns_kept: last.kept,
+            last_turns_beside: last.beside,
+            last_turns_beside_said: last.beside_said,
             degraded_decisions: degraded.sum(),
             slowest_return_seconds: slowest_return(observed).as_secs_f64(),
             index_true_after_seconds: truth.map(|it| it.as_secs_f64()),
@@ -161,11 +159,12 @@ impl Figures {
             None => "not within 30 s of when".to_owned(),
         };
         let said = format!(
-            "of {} requests while {} processes were killed {} failed before their first byte and {} streams broke off; \
-             of {} confirmed bindings {} were lost and {} doubled, {} of {} last turns ran where they are bound; the \
+            "of {} requests while {} processes were {}, {} failed before their first byte and {} streams broke off; \
+             of {} confirmed bindings {} were lost and {} doubled, and {} of {} conversations went on where they are bound; the \
              index was the engines' truth {told} all were ready and quiet",
             self.requests,
             self.processes_killed,
+            if self.frozen { "frozen" } else { "killed" },
             self.failed_before_first_byte,
             self.streams_broken,
             self.bindings_confirmed,
@@ -184,6 +183,7 @@ impl Figures {
             && self.bindings_lost == 0
             && self.double_bindings == 0
             && self.last_turns_kept == u64::from(self.conversations)
+            && self.last_turns_beside <= self.last_turns_beside_said
             && self
                 .index_true_after_seconds
                 .is_some_and(|it| it <= TRUE_WITHIN)
@@ -196,7 +196,7 @@ fn slowest_return(observed: &[(tokio::time::Instant, Event)]) -> Duration {
     let mut slowest = Duration::ZERO;
     for (at, event) in observed {
         match event {
-            Event::Started(name) => {
+            Event::Back(name) => {
                 started.insert(name, *at);
             }
             Event::Ready(name) => {
@@ -208,4 +208,56 @@ fn slowest_return(observed: &[(tokio::time::Instant, Event)]) -> Duration {
         }
     }
     slowest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures() -> Figures {
+        Figures {
+            seed: 1,
+            seconds: 60,
+            conversations: 200,
+            frozen: false,
+            processes_killed: 10,
+            requests: 4_000,
+            failed_before_first_byte: 0,
+            retried_elsewhere: 100,
+            streams_broken: 9,
+            bindings_confirmed: 200,
+            bindings_lost: 0,
+            double_bindings: 0,
+            moved: 1,
+            turns_beside: 3,
+            last_turns_kept: 200,
+            last_turns_beside: 0,
+            last_turns_beside_said: 0,
+            degraded_decisions: 20,
+            slowest_return_seconds: 2.0,
+            index_true_after_seconds: Some(0.5),
+        }
+    }
+
+    #[test]
+    fn nothing_fails_or_is_lost_and_the_index_is_soon_true() {
+        let holds = |change: fn(&mut Figures)| {
+            let mut figures = figures();
+            change(&mut figures);
+            figures.holds()
+        };
+        assert!(holds(|_| {}));
+        assert!(!holds(|it| it.failed_before_first_byte = 1));
+        assert!(!holds(|it| it.bindings_confirmed = 199));
+        assert!(!holds(|it| it.bindings_lost = 1));
+        assert!(!holds(|it| it.double_bindings = 1));
+        assert!(!holds(|it| it.last_turns_kept = 199));
+        assert!(!holds(|it| it.last_turns_beside = 1));
+        assert!(holds(|it| (
+            it.last_turns_beside,
+            it.last_turns_beside_said
+        ) = (1, 1)));
+        assert!(!holds(|it| it.index_true_after_seconds = Some(2.5)));
+        assert!(!holds(|it| it.index_true_after_seconds = None));
+    }
 }

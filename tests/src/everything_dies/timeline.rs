@@ -22,7 +22,9 @@ const TOLD: usize = 160;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     Killed(String),
-    Started(String),
+    Frozen(String),
+    /// It was started or may go on.
+    Back(String),
     /// It says that it is ready, after it was not.
     Ready(String),
     /// It does not say so any more.
@@ -148,7 +150,8 @@ pub(super) struct Timeline(Vec<Second>);
 pub(super) struct Second {
     second: u64,
     killed: Vec<String>,
-    started: Vec<String>,
+    frozen: Vec<String>,
+    back: Vec<String>,
     /// Those that are not ready at its end.
     not_ready: BTreeSet<String>,
     answered: u64,
@@ -175,7 +178,9 @@ impl Timeline {
             let last = seconds.last_mut().expect("it was pushed above");
             match &event {
                 Event::Ready(name) => not_ready.remove(name),
-                Event::Unready(name) | Event::Killed(name) => not_ready.insert(name.clone()),
+                Event::Unready(name) | Event::Killed(name) | Event::Frozen(name) => {
+                    not_ready.insert(name.clone())
+                }
                 _ => false,
             };
             last.not_ready = not_ready.clone();
@@ -194,7 +199,8 @@ impl Second {
     fn take(&mut self, event: Event) {
         match event {
             Event::Killed(name) => self.killed.push(name),
-            Event::Started(name) => self.started.push(name),
+            Event::Frozen(name) => self.frozen.push(name),
+            Event::Back(name) => self.back.push(name),
             Event::Ready(_) | Event::Unready(_) => {}
             Event::Answered => self.answered += 1,
             Event::BrokenOff => self.broken_off += 1,
@@ -205,7 +211,8 @@ impl Second {
 
     fn is_told(&self) -> bool {
         let quiet = self.killed.is_empty()
-            && self.started.is_empty()
+            && self.frozen.is_empty()
+            && self.back.is_empty()
             && self.not_ready.is_empty()
             && self.broken_off == 0
             && self.failed.is_empty()
@@ -241,7 +248,7 @@ mod tests {
                 at(1_200, Event::Answered),
                 at(1_300, Event::Degraded("no_index".to_owned(), 2)),
                 at(1_900, Event::Degraded("no_index".to_owned(), 1)),
-                at(3_100, Event::Started(name())),
+                at(3_100, Event::Back(name())),
                 at(3_400, Event::Ready(name())),
                 at(4_400, Event::Answered),
             ],
@@ -253,9 +260,9 @@ mod tests {
             .map(|it| serde_json::to_string(it).unwrap())
             .collect();
         let expected = [
-            r#"{"second":1,"killed":["nats"],"started":[],"not_ready":["nats"],"answered":1,"broken_off":0,"failed":[],"degraded":{"no_index":3}}"#,
-            r#"{"second":2,"killed":[],"started":[],"not_ready":["nats"],"answered":0,"broken_off":0,"failed":[],"degraded":{}}"#,
-            r#"{"second":3,"killed":[],"started":["nats"],"not_ready":[],"answered":0,"broken_off":0,"failed":[],"degraded":{}}"#,
+            r#"{"second":1,"killed":["nats"],"frozen":[],"back":[],"not_ready":["nats"],"answered":1,"broken_off":0,"failed":[],"degraded":{"no_index":3}}"#,
+            r#"{"second":2,"killed":[],"frozen":[],"back":[],"not_ready":["nats"],"answered":0,"broken_off":0,"failed":[],"degraded":{}}"#,
+            r#"{"second":3,"killed":[],"frozen":[],"back":["nats"],"not_ready":[],"answered":0,"broken_off":0,"failed":[],"degraded":{}}"#,
         ];
         assert_eq!(told, expected);
     }

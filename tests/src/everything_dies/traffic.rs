@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fleet_sim::Random;
-use futures::future::join_all;
+use futures::stream::{self, StreamExt as _};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -27,8 +27,8 @@ const MORE: usize = 64;
 const ANSWER: u32 = 24;
 /// Words that prompts are made of.
 const VOCABULARY: u64 = 32_000;
-/// The name of the last turn of each, in place of a number.
-pub(super) const LAST: &str = "last";
+/// Turns that are sent at once when all is over.
+const MORE_AT_ONCE: usize = 8;
 
 /// What the conversations are, and who carries their turns.
 pub(super) struct Traffic {
@@ -58,31 +58,34 @@ impl Traffic {
         }
     }
 
-    /// One more turn of every conversation.
-    pub(super) async fn last_turns(&self) -> Turns {
+    /// All conversations, by their numbers.
+    pub(super) const fn all(&self) -> std::ops::Range<u32> {
+        0..self.conversations
+    }
+
+    /// One more turn of some conversations, a few at a time, each as long as the second one.
+    pub(super) async fn more(&self, conversations: &[u32], name: &str) -> Turns {
         let before = self.client.retried_elsewhere();
-        let turns = (0..self.conversations).map(|it| self.turn(it, None));
+        let turns = conversations.iter().map(|it| self.turn(*it, 1, name));
+        let mut turns = stream::iter(turns).buffer_unordered(MORE_AT_ONCE);
         let mut all = Turns::default();
-        for failure in join_all(turns).await {
+        while let Some(failure) = turns.next().await {
             all.count(failure.as_ref());
         }
         all.retried_elsewhere = self.client.retried_elsewhere() - before;
         all
     }
 
-    /// A turn of a conversation, of which the last one is as short as the first; why it failed, if it did.
-    async fn turn(&self, number: u32, turn: Option<usize>) -> Option<Failure> {
+    /// A turn of a conversation, under a name; why it failed, if it did.
+    async fn turn(&self, number: u32, turn: usize, name: &str) -> Option<Failure> {
         let id = conversation(number);
-        let request_id = match turn {
-            Some(turn) => format!("{id}.{turn}"),
-            None => format!("{id}.{LAST}"),
-        };
+        let request_id = format!("{id}.{name}");
         let mut random = Random::new(self.seed << 32 | u64::from(number));
-        let length = PROMPT + MORE * turn.unwrap_or(0);
+        let length = PROMPT + MORE * turn;
         let prompt: Vec<u64> = (0..length)
             .map(|_| random.next_u64() % VOCABULARY)
             .collect();
-        let streamed = (number as usize + turn.unwrap_or(0)).is_multiple_of(2);
+        let streamed = (number as usize + turn).is_multiple_of(2);
         let body = json!({
             "model": MODEL, "prompt": prompt, "max_tokens": ANSWER, "ignore_eos": true, "stream": streamed,
         });
@@ -101,6 +104,16 @@ impl Traffic {
 }
 
 impl Turns {
+    /// These and others.
+    pub(super) const fn and(self, others: Self) -> Self {
+        Self {
+            requests: self.requests + others.requests,
+            broken: self.broken + others.broken,
+            failed: self.failed + others.failed,
+            retried_elsewhere: self.retried_elsewhere + others.retried_elsewhere,
+        }
+    }
+
     fn count(&mut self, failure: Option<&Failure>) {
         self.requests += 1;
         match failure {
@@ -130,10 +143,7 @@ pub(super) async fn run(
     }
     let mut all = Turns::default();
     while let Some(turns) = talking.join_next().await {
-        let turns = turns.expect("a conversation does not panic");
-        all.requests += turns.requests;
-        all.broken += turns.broken;
-        all.failed += turns.failed;
+        all = all.and(turns.expect("a conversation does not panic"));
     }
     all.retried_elsewhere = traffic.client.retried_elsewhere();
     all
@@ -152,7 +162,7 @@ async fn converse(
         if until < Instant::now() {
             break;
         }
-        let failure = traffic.turn(number, Some(turn)).await;
+        let failure = traffic.turn(number, turn, &turn.to_string()).await;
         turns.count(failure.as_ref());
         let event = match failure {
             None => Event::Answered,
