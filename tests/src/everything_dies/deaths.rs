@@ -79,22 +79,22 @@ impl Deaths {
                 }
             }
             let service = &mut services[death.number];
-            let name = || service.name().to_owned();
+            let name = service.name().to_owned();
             match self.freeze {
                 true => {
                     service.daemon.freeze().await?;
-                    tell(Event::Frozen(name()));
+                    tell(Event::Frozen(name.clone()));
                     sleep(death.away).await;
                     service.daemon.resume().await?;
                 }
                 false => {
                     service.daemon.kill().await?;
-                    tell(Event::Killed(name()));
+                    tell(Event::Killed(name.clone()));
                     sleep(death.away).await;
                     service.daemon.start()?;
                 }
             }
-            tell(Event::Back(service.name().to_owned()));
+            tell(Event::Back(name));
         }
         Ok(())
     }
