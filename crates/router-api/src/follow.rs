@@ -31,23 +31,26 @@ pub(crate) async fn follow_fleet(
     bus: Arc<dyn Bus>,
     caught_up: watch::Sender<bool>,
 ) {
-    let apply = |change: Change| match change {
-        Change::Put(_, entry) => match read::<FleetEntry>(&replica, &topics::FLEET, &entry) {
-            Some(FleetEntry::Worker(worker)) => replica.mind.lock().set_worker(worker),
-            Some(FleetEntry::Service(service)) => hear(&replica, &service),
-            None => {}
-        },
-        Change::Deleted(key) => {
-            let mut router = replica.mind.lock();
-            if let Some(worker) = worker_of(&key) {
-                router.remove_worker(&worker);
+    let apply = |change: Change| {
+        replica.mind.lock().hear_fleet(replica.clock.now());
+        match change {
+            Change::Put(_, entry) => match read::<FleetEntry>(&replica, &topics::FLEET, &entry) {
+                Some(FleetEntry::Worker(worker)) => replica.mind.lock().set_worker(worker),
+                Some(FleetEntry::Service(service)) => hear(&replica, &service),
+                None => {}
+            },
+            Change::Deleted(key) => {
+                let mut router = replica.mind.lock();
+                if let Some(worker) = worker_of(&key) {
+                    router.remove_worker(&worker);
+                }
+                if let Some(peer) = text_of(&key).and_then(|it| it.parse().ok()) {
+                    router.truth_mut().forget_peer(&peer);
+                }
             }
-            if let Some(peer) = text_of(&key).and_then(|it| it.parse().ok()) {
-                router.truth_mut().forget_peer(&peer);
+            Change::CaughtUp => {
+                caught_up.send_replace(true);
             }
-        }
-        Change::CaughtUp => {
-            caught_up.send_replace(true);
         }
     };
     follow_table(bus.as_ref(), &topics::FLEET, apply).await;

@@ -31,7 +31,7 @@ impl Mind {
         let router = self.lock();
         let workers = router.workers();
         workers
-            .filter(|it| it.model == *model && serves(it, now))
+            .filter(|it| it.model == *model && serves(&router, it, now))
             .cloned()
             .collect()
     }
@@ -40,7 +40,7 @@ impl Mind {
     pub(crate) fn takes_nothing(&self, now: Timestamp) -> Option<String> {
         let router = self.lock();
         let mut closed = Vec::new();
-        for worker in router.workers().filter(|it| serves(it, now)) {
+        for worker in router.workers().filter(|it| serves(&router, it, now)) {
             if let Some(refusal) = router.refusal(worker) {
                 closed.push(refusal.to_string());
             } else if worker.ranks().all(|it| is_drained(&router, worker, it)) {
@@ -66,8 +66,8 @@ fn is_drained(router: &Router, worker: &Worker, dp_rank: DpRank) -> bool {
     )
 }
 
-fn serves(worker: &Worker, now: Timestamp) -> bool {
-    now < worker.lease_until
+fn serves(router: &Router, worker: &Worker, now: Timestamp) -> bool {
+    router.is_registered(worker, now)
         && match worker.state {
             TargetState::Ready | TargetState::Suspect | TargetState::Partial => true,
             TargetState::Warming

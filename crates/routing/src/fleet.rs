@@ -11,6 +11,7 @@ use domain::{
 use placement::Reservations;
 
 use crate::drains::Drains;
+use crate::heard::Heard;
 use crate::learnt::Speed;
 use crate::{Config, RankSources};
 
@@ -28,6 +29,7 @@ pub(crate) struct Fleet {
     epochs: HashMap<WorkerId, Epoch>,
     targets: HashMap<Target, Memory>,
     pub(crate) drains: Drains,
+    pub(crate) heard: Heard,
     pub(crate) sources: RankSources,
     /// Until when a rank is avoided at an endpoint that refused it.
     refusals: HashMap<(Target, Endpoint), Timestamp>,
@@ -156,7 +158,12 @@ impl Fleet {
     ) -> impl Iterator<Item = &'a Member> {
         self.workers
             .values()
-            .filter(move |it| it.worker.model == *model && it.worker.lease_until > now)
+            .filter(move |it| it.worker.model == *model && self.is_registered(&it.worker, now))
+    }
+
+    /// Whether its registration is live.
+    pub(crate) fn is_registered(&self, worker: &Worker, now: Timestamp) -> bool {
+        self.heard.as_of(now) < worker.lease_until
     }
 
     pub(crate) fn member(&self, worker: &WorkerId) -> Option<&Member> {

@@ -11,6 +11,7 @@ mod config;
 mod decision;
 mod drains;
 mod fleet;
+mod heard;
 mod learnt;
 mod open;
 mod owner;

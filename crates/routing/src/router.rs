@@ -101,6 +101,17 @@ impl Router {
         self.fleet.set_worker(worker, &self.config);
     }
 
+    /// Somebody has written into the fleet. Registrations are judged as of the last word: while nothing is heard, as
+    /// where the bus is away, none ends.
+    pub fn hear_fleet(&mut self, now: Timestamp) {
+        self.fleet.heard.hear(now);
+    }
+
+    /// Whether a worker's registration is live.
+    pub fn is_registered(&self, worker: &Worker, now: Timestamp) -> bool {
+        self.fleet.is_registered(worker, now)
+    }
+
     /// Forgets a worker. Requests on their way to it keep their records.
     pub fn remove_worker(&mut self, worker: &WorkerId) -> Option<Worker> {
         self.fleet.remove_worker(worker)

@@ -49,6 +49,29 @@ fn a_registration_counts_until_its_lease_is_over() {
 }
 
 #[test]
+fn no_registration_ends_while_nothing_is_heard_of_the_fleet() {
+    let mut world = world();
+    let lease = Duration::from_secs(15);
+    let mut only = worker("w1", 2);
+    only.lease_until = world.now + lease;
+    world.router.set_worker(only.clone());
+    world.router.remove_worker(&"w2".parse().unwrap());
+    world.router.hear_fleet(world.now);
+    world.now += 10 * lease;
+    let request = world.request(&content(1, 10));
+    world.decide(&request, None).unwrap();
+
+    // The bus is back, and whoever does not renew its registration within another lease is gone.
+    for _ in 0..3 {
+        assert!(world.router.is_registered(&only, world.now));
+        world.router.hear_fleet(world.now);
+        world.now += lease / 3;
+    }
+    assert!(!world.router.is_registered(&only, world.now));
+    world.decide(&request, None).unwrap_err();
+}
+
+#[test]
 fn an_incarnation_overrides_the_registration_in_either_order() {
     let mut router = Router::new("r1".parse().unwrap(), Config::default());
     let id = "w1".parse().unwrap();
