@@ -21,6 +21,7 @@ use contracts::rpc::{CallError, Index as _, OverlapRequest, PrefixHashes};
 use domain::Worker;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use self::answer::Answer;
@@ -90,25 +91,41 @@ async fn answer<A: Asked>(shared: &Shared, request: Request) -> Result<Answer, R
     let _permit = shared.room.try_acquire().map_err(|_| Refusal::Busy)?;
     let body = timeout(BODY_PATIENCE, Bytes::from_request(request, &()));
     let body = body.await.map_err(|_| Refusal::Late)?.map_err(unread)?;
-    let asked: A = serde_json::from_slice(&body)
+    // Of a long prompt that takes many milliseconds, in which nobody else is to wait.
+    let answers = shared.answers.clone();
+    let prepared = spawn_blocking(move || prepare::<A>(&answers, &body)).await;
+    let (workers, requests) = prepared.map_err(|error| CallError::Unavailable {
+        service: "indexer",
+        why: format!("the query broke off: {error}"),
+    })??;
+    let mut answer = Answer::new(&shared.answers, &workers);
+    for request in requests {
+        let block_size = request.namespace.block_size;
+        answer.add(block_size, shared.answers.overlap(request).await?);
+    }
+    answer.settle();
+    Ok(answer)
+}
+
+/// The workers that a query is about, and what it asks the index in each of their block sizes.
+fn prepare<A: Asked>(
+    answers: &Answers,
+    body: &[u8],
+) -> Result<(Vec<Worker>, Vec<OverlapRequest>), Refusal> {
+    let asked: A = serde_json::from_slice(body)
         .map_err(|error| Refusal::Wrong(format!("read the query: {error}")))?;
-    let answers = &shared.answers;
     // The fleet is read before the log is.
     answers.level_reader()?;
     let about = asked.about();
     about.check()?;
     let workers = serving(answers, &about.model_name)?;
-    let mut answer = Answer::new(answers, &workers);
-    for (block_size, hashes) in asked.hashes(&workers)? {
-        let request = OverlapRequest {
-            namespace: about.namespace(&workers, block_size),
-            hashes: PrefixHashes::Dense(hashes),
-            record: false,
-        };
-        answer.add(block_size, answers.overlap(request).await?);
-    }
-    answer.settle();
-    Ok(answer)
+    let request = |(block_size, hashes)| OverlapRequest {
+        namespace: about.namespace(&workers, block_size),
+        hashes: PrefixHashes::Dense(hashes),
+        record: false,
+    };
+    let requests = asked.hashes(&workers)?.into_iter().map(request).collect();
+    Ok((workers, requests))
 }
 
 fn serving(answers: &Answers, name: &str) -> Result<Vec<Worker>, Refusal> {
