@@ -12,8 +12,10 @@ use crate::error::ApiError;
 use crate::query::wrong;
 use crate::turn::Turn;
 
-/// Decisions that wait at once, some KiB each with what they were made from.
+/// Decisions that wait at once.
 const MAX_AWAITED: usize = 16_384;
+/// Candidates of all of them, about 250 bytes each and so 1 GB: before a large fleet fewer decisions may wait.
+const MAX_CANDIDATES: usize = 4_000_000;
 /// Decisions remembered once they are over, so that a report that is sent again has its answer: as many as are kept
 /// whole.
 const MAX_OVER: usize = 10_000;
@@ -124,12 +126,14 @@ impl Awaited {
 impl Desk {
     /// Refuses it where too many wait already; its turn is given back then.
     pub(super) fn take(&self, awaited: Awaited) -> Result<(), ApiError> {
+        let candidates = awaited.turn.decision.snapshot.candidates.len();
+        let most = room_for(candidates);
         let mut state = self.lock();
-        if MAX_AWAITED <= state.awaited.len() + state.reported.len() {
+        if most <= state.awaited.len() + state.reported.len() {
             drop(state);
             drop(awaited);
             return Err(ApiError::Unavailable {
-                why: format!("{MAX_AWAITED} decisions wait for their outcome already"),
+                why: format!("{most} decisions wait for their outcome already"),
             });
         }
         state.awaited.insert(awaited.of.clone(), awaited);
@@ -212,11 +216,29 @@ impl State {
     }
 }
 
+/// How many decisions may wait that were made among so many candidates.
+fn room_for(candidates: usize) -> usize {
+    MAX_AWAITED.min(MAX_CANDIDATES / candidates.max(1))
+}
+
 fn expired(id: DecisionId, lease: Duration) -> ApiError {
     ApiError::UnknownDecision {
         why: format!(
             "the lease of decision {id} ended {} s after the last word of it: it counts as cancelled",
             lease.as_secs()
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn before_a_large_fleet_fewer_decisions_may_wait() {
+        assert_eq!(room_for(0), MAX_AWAITED);
+        assert_eq!(room_for(64), MAX_AWAITED);
+        assert_eq!(room_for(512), 7_812);
+        assert_eq!(room_for(20_000), 200);
     }
 }
