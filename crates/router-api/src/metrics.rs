@@ -97,6 +97,8 @@ pub(crate) struct EndMetrics {
     lost: IntCounterVec,
     /// Answers that told of more cached tokens than their prompts have.
     disbelieved: IntCounter,
+    /// Decisions that others dispatched and whose outcome nobody told in time.
+    pub(crate) expired: IntCounter,
     /// From dispatch to the first byte of a stream.
     ttft_seconds: Histogram,
 }
@@ -115,10 +117,15 @@ impl EndMetrics {
             "rankway_cached_tokens_disbelieved_total",
             "Answers that told of more cached tokens than their prompts have",
         )?;
+        let expired = IntCounter::new(
+            "rankway_outcomes_expired_total",
+            "Decisions that others dispatched and whose outcome nobody told in time",
+        )?;
         Ok(Self {
             tokens: registered(registry, IntCounterVec::new(tokens, &["kind"])?)?,
             lost: registered(registry, IntCounterVec::new(lost, &["cause"])?)?,
             disbelieved: registered(registry, disbelieved)?,
+            expired: registered(registry, expired)?,
             ttft_seconds: seconds(
                 registry,
                 "rankway_ttft_seconds",

@@ -61,7 +61,9 @@ impl Committed {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            drop(self.desk.expired());
+            let expired = self.desk.expired();
+            let counter = &self.replica.metrics.ends.expired;
+            counter.inc_by(expired.len() as u64);
         }
     }
 

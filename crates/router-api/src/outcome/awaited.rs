@@ -148,20 +148,21 @@ impl Desk {
     ) -> Result<Option<Reported<'_>>, ApiError> {
         let of = (tenant.clone(), id);
         let mut state = self.lock();
-        if let Some(awaited) = state.awaited.remove(&of) {
-            if Instant::now() < awaited.until {
+        match state.awaited.get(&of) {
+            // It is taken out with the others.
+            Some(awaited) if awaited.until <= Instant::now() => {
+                return Err(expired(id, awaited.lease));
+            }
+            Some(_) => {
+                let awaited = state.awaited.remove(&of);
                 state.reported.insert(of.clone());
                 return Ok(Some(Reported {
                     desk: self,
                     of,
-                    awaited: Some(awaited),
+                    awaited,
                 }));
             }
-            let lease = awaited.lease;
-            state.close(of, Over::Expired(lease));
-            drop(state);
-            drop(awaited);
-            return Err(expired(id, lease));
+            None => {}
         }
         if state.reported.contains(&of) {
             return Err(ApiError::Conflict {

@@ -131,6 +131,7 @@ async fn what_nobody_tells_of_ends_by_its_lease_and_leaves_nothing() {
     world.until_nothing_is_left().await;
     world.until(async || world.bound().await.is_empty()).await;
 
+    assert_eq!(world.gauge("rankway_outcomes_expired_total"), 1.0);
     let late = world.tell(&routed, json!({})).await;
     assert_eq!(late.status, 404);
     assert!(late.error().contains("ended 1 s after"), "{}", late.error());
