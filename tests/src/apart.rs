@@ -43,6 +43,8 @@ pub(crate) struct Shape {
     pub(crate) affinities: usize,
     /// Each speaks to all engines.
     pub(crate) adapters: usize,
+    /// Instead of all these and NATS one process that is all services.
+    pub(crate) is_one_process: bool,
 }
 
 impl Shape {
@@ -54,7 +56,32 @@ impl Shape {
             indexers: 1,
             affinities: 1,
             adapters: 1,
+            is_one_process: false,
         }
+    }
+
+    /// All services in one process, `rankway up`, without NATS.
+    pub(crate) fn one_process(tools: Tools) -> Self {
+        Self {
+            is_one_process: true,
+            ..Self::single(tools)
+        }
+    }
+}
+
+impl Shape {
+    /// How many processes of which kind, in the order in which they are started.
+    fn kinds(&self, routers: usize) -> Vec<(Kind, usize)> {
+        if self.is_one_process {
+            return vec![(Kind::Up, 1)];
+        }
+        vec![
+            (Kind::Ingest, self.ingests),
+            (Kind::Indexer, self.indexers),
+            (Kind::Affinity, self.affinities),
+            (Kind::Adapter, self.adapters),
+            (Kind::Router, routers),
+        ]
     }
 }
 
@@ -82,7 +109,6 @@ impl Apart {
         folder: &Path,
     ) -> anyhow::Result<Self> {
         let rankway = programs::rankway().await?;
-        let nats = programs::nats_server(&shape.tools).await?;
         let mut ports = Ports::take()?;
         let listen = ports.next()?;
         let settings = BusSettings {
@@ -99,15 +125,12 @@ impl Apart {
             router,
             workers,
         };
-        let mut services = vec![Service::nats(&nats, listen, ports.next()?, &common)];
-        let kinds = [
-            (Kind::Ingest, shape.ingests),
-            (Kind::Indexer, shape.indexers),
-            (Kind::Affinity, shape.affinities),
-            (Kind::Adapter, shape.adapters),
-            (Kind::Router, routers),
-        ];
-        for (kind, count) in kinds {
+        let mut services = Vec::new();
+        if !shape.is_one_process {
+            let nats = programs::nats_server(&shape.tools).await?;
+            services.push(Service::nats(&nats, listen, ports.next()?, &common));
+        }
+        for (kind, count) in shape.kinds(routers) {
             for number in 1..=count {
                 let at = Addresses {
                     admin: ports.next()?,
@@ -136,8 +159,9 @@ impl Apart {
         for it in services.iter_mut() {
             it.daemon.start()?;
         }
-        // This process has a connection of its own, to see what the services see.
-        self.bus = Some(OpenBus::open(&self.settings, folder, "scenarios").await?);
+        if self.of(Kind::Nats).next().is_some() {
+            self.bus = Some(self.connect(folder, "scenarios").await?);
+        }
         self.ready(READY_PATIENCE).await
     }
 
@@ -148,7 +172,7 @@ impl Apart {
             it.ready(deadline - Instant::now()).await?;
         }
         let http = Http::default();
-        for router in self.of(Kind::Router) {
+        for router in self.services.iter().filter(|it| it.api.is_some()) {
             let url = format!("http://{}/api/v1/workers", router.admin);
             loop {
                 let known: KnownWorkers = http.get(&url).await?;
@@ -173,6 +197,16 @@ impl Apart {
     /// Where routers serve clients.
     pub(crate) fn routers(&self) -> Vec<SocketAddr> {
         self.services.iter().filter_map(|it| it.api).collect()
+    }
+
+    /// Another connection to the bus, of this process, to see what the services see.
+    pub(crate) async fn connect(&self, folder: &Path, name: &str) -> anyhow::Result<OpenBus> {
+        OpenBus::open(&self.settings, folder, name).await
+    }
+
+    /// Where NATS takes connections, as `nats://host:port`.
+    pub(crate) fn bus_url(&self) -> &str {
+        &self.settings.url
     }
 
     /// The bus, as this process is connected to it.

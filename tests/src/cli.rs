@@ -10,8 +10,8 @@ use crate::apart::{Shape, Tools};
 use crate::report::Report;
 use crate::world::{Form, Interrupted};
 use crate::{
-    agent_script, everything_dies, lineage, lossy_events, million_bindings, owners, racing_turns,
-    replicas, rolling_upgrade,
+    agent_script, distributed, everything_dies, lineage, lossy_events, million_bindings, owners,
+    racing_turns, replicas, rolling_upgrade,
 };
 
 /// What was to hold did not, or could not be measured.
@@ -61,6 +61,7 @@ enum Scenario {
     Lineage(lineage::Options),
     LossyEvents(lossy_events::Options),
     RollingUpgrade(rolling_upgrade::Options),
+    Distributed(distributed::Options),
     EverythingDies(everything_dies::Options),
     #[command(hide = true)]
     KeepBindings(million_bindings::KeeperOptions),
@@ -75,6 +76,9 @@ impl Scenario {
             }
             (Self::EverythingDies(_), Bus::Local) => {
                 Some("it kills services that are processes of their own: give --bus nats")
+            }
+            (Self::Distributed(_), Bus::Local) => {
+                Some("it sets services that are processes of their own beside one: give --bus nats")
             }
             (Self::RollingUpgrade(_), Bus::Local) => {
                 Some("it replaces services that are processes of their own: give --bus nats")
@@ -93,6 +97,7 @@ impl Scenario {
             Self::Lineage(options) => lineage::run(options, form).await,
             Self::LossyEvents(options) => lossy_events::run(options, form).await,
             Self::RollingUpgrade(options) => rolling_upgrade::run(options, form).await,
+            Self::Distributed(options) => distributed::run(options, form).await,
             Self::EverythingDies(options) => everything_dies::run(options, form).await,
             Self::KeepBindings(options) => match million_bindings::keep(options).await? {},
         }

@@ -147,7 +147,7 @@ async fn measure(world: &World, options: &Options) -> anyhow::Result<Row> {
     let http = Http::default();
     let client = Arc::new(Client::of(world.routers()));
     let steady = Steady {
-        name: "lossy",
+        name: "lossy".to_owned(),
         at_once: 48,
         turns: 6,
         grows: 200,

@@ -6,6 +6,7 @@ mod apart;
 mod bindings;
 mod cli;
 mod client;
+mod distributed;
 mod everything_dies;
 mod lineage;
 mod lossy_events;

@@ -26,8 +26,10 @@ const WORKERS: u32 = 2;
 const RANKS: u32 = 4;
 /// Longer than the longest stream.
 const DRAIN_SECONDS: u64 = 25;
-/// Tokens of a long answer: about ten seconds.
+/// Tokens of the longest answers: about ten seconds.
 const LONG: u32 = 1_000;
+/// How many of those at once, none as long as another.
+const LONGS: u32 = 10;
 /// How long a process that is started may take to be ready: a busy machine's start.
 const READY_PATIENCE: Duration = Duration::from_secs(60);
 /// Between one replacement and the next.
@@ -151,7 +153,7 @@ async fn load(
     end: &CancellationToken,
 ) -> anyhow::Result<Tally> {
     let short = Steady {
-        name: "short",
+        name: "short".to_owned(),
         at_once: options.conversations,
         turns: 6,
         grows: 100,
@@ -159,19 +161,20 @@ async fn load(
         pause: Duration::from_millis(150),
         seed: options.seed,
     };
-    let long = Steady {
-        name: "long",
-        at_once: 8,
+    // Of lengths of their own, so that at any moment some are under way.
+    let long = (1..=LONGS).map(|number| Steady {
+        name: format!("long-{number}"),
+        at_once: 1,
         turns: 2,
-        osl: LONG,
+        osl: LONG * number / LONGS,
         ..short.clone()
-    };
-    let (short, long) = tokio::join!(
-        short.run(balancer.asks(), end.clone()),
-        long.run(balancer.asks(), end.clone()),
-    );
+    });
+    let long: Vec<Steady> = long.collect();
+    let long = long.iter().map(|it| it.run(balancer.asks(), end.clone()));
+    let long = futures::future::try_join_all(long);
+    let (short, long) = tokio::join!(short.run(balancer.asks(), end.clone()), long);
     let mut all = short?;
-    all.add(long?);
+    long?.into_iter().for_each(|it| all.add(it));
     Ok(all)
 }
 

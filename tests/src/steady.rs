@@ -17,13 +17,13 @@ use crate::world::MODEL;
 /// What is said of failures: the first few, since one cause fails many.
 const SAID: usize = 5;
 /// Tokens that all prompts begin with.
-const SHARED: usize = 64;
+const SHARED: u32 = 64;
 
 /// What conversations there are.
 #[derive(Clone, Debug)]
 pub(crate) struct Steady {
     /// What their names begin with.
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     /// How many at once.
     pub(crate) at_once: u32,
     /// Turns of each.
@@ -109,24 +109,9 @@ impl Steady {
     ) where
         Asked: Future<Output = Result<(), Failure>>,
     {
-        let mut prompt: Vec<u32> = (0..SHARED as u32).collect();
+        let mut prompt = Vec::new();
         for turn in 0..self.turns {
-            for at in 0..self.grows {
-                prompt.push(self.token(number, turn, at));
-            }
-            let conversation = format!("{}-{number}", self.name);
-            let body = serde_json::to_vec(&Completion {
-                model: MODEL,
-                prompt: &prompt,
-                max_tokens: self.osl,
-                ignore_eos: true,
-                stream: true,
-            });
-            let asked = ask(Turn {
-                request_id: format!("{conversation}.{turn}"),
-                conversation,
-                body: body.expect("numbers and texts have a JSON form").into(),
-            });
+            let asked = ask(self.turn(number, turn, &mut prompt));
             let asked = asked.await;
             tally.count(&asked);
             if asked.is_err() {
@@ -137,6 +122,33 @@ impl Steady {
                 () = end.cancelled() => return,
                 () = tokio::time::sleep(self.pause) => {}
             }
+        }
+    }
+
+    /// The first turn of a conversation.
+    pub(crate) fn first_turn(&self, conversation: u64) -> Turn {
+        self.turn(conversation, 0, &mut Vec::new())
+    }
+
+    /// The turn that extends `prompt`.
+    fn turn(&self, conversation: u64, turn: u32, prompt: &mut Vec<u32>) -> Turn {
+        if prompt.is_empty() {
+            prompt.extend(0..SHARED);
+        }
+        let more = (0..self.grows).map(|at| self.token(conversation, turn, at));
+        prompt.extend(more);
+        let body = serde_json::to_vec(&Completion {
+            model: MODEL,
+            prompt,
+            max_tokens: self.osl,
+            ignore_eos: true,
+            stream: true,
+        });
+        let conversation = format!("{}-{conversation}", self.name);
+        Turn {
+            request_id: format!("{conversation}.{turn}"),
+            conversation,
+            body: body.expect("numbers and texts have a JSON form").into(),
         }
     }
 
@@ -208,7 +220,7 @@ mod tests {
     #[tokio::test]
     async fn turns_extend_their_conversations_until_the_end_and_what_fails_is_counted() {
         let steady = Steady {
-            name: "steady",
+            name: "steady".to_owned(),
             at_once: 1,
             turns: 3,
             grows: 4,
@@ -247,6 +259,6 @@ mod tests {
         assert!(prompts[1].starts_with(&prompts[0]));
         assert_eq!(prompts[1].len(), prompts[0].len() + 4);
         assert!(!prompts[3].starts_with(&prompts[0]));
-        assert!(prompts[3].starts_with(&prompts[0][..SHARED]));
+        assert!(prompts[3].starts_with(&prompts[0][..SHARED as usize]));
     }
 }

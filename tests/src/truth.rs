@@ -7,7 +7,7 @@ use anyhow::bail;
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
-use crate::apart::Kind;
+use crate::apart::{Kind, Service};
 use crate::client::Http;
 use crate::world::World;
 
@@ -47,7 +47,7 @@ struct IndexAnswer {
 pub(crate) async fn index_equals(world: &World, patience: Duration) -> anyhow::Result<Duration> {
     let began = Instant::now();
     loop {
-        let different = differing(world).await?;
+        let different = Truth::of(world).await?.differing(world).await?;
         if different.is_empty() {
             return Ok(began.elapsed());
         }
@@ -64,7 +64,7 @@ pub(crate) async fn index_equals(world: &World, patience: Duration) -> anyhow::R
 /// What all ingests count, as texts of Prometheus.
 pub(crate) async fn ingest_metrics(world: &World) -> anyhow::Result<String> {
     let at = match world.processes() {
-        Some(apart) => apart.of(Kind::Ingest).map(|it| it.admin).collect(),
+        Some(_) => processes(world, Kind::Ingest).map(|it| it.admin).collect(),
         // All services in this process count in one place, which its first router shows.
         None => world.routers()[..1].to_vec(),
     };
@@ -76,33 +76,54 @@ pub(crate) async fn ingest_metrics(world: &World) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The ranks of which an index says something else than their engine.
-async fn differing(world: &World) -> anyhow::Result<Vec<String>> {
-    let http = Http::default();
-    let mut held = BTreeMap::new();
-    for (number, engine) in world.engines().iter().enumerate() {
-        let url = format!("http://{engine}/debug/kv_blocks");
-        let answer: HeldAnswer = http.get(&url).await?;
-        let of_engine = answer.ranks.into_iter();
-        held.extend(of_engine.map(|(rank, held)| ((format!("w{}", number + 1), rank), held)));
+/// The processes that do one kind's work.
+fn processes(world: &World, kind: Kind) -> impl Iterator<Item = &Service> {
+    let all = world.processes().into_iter();
+    all.flat_map(move |it| it.of(kind).chain(it.of(Kind::Up)))
+}
+
+/// What the engines hold at one moment, by worker and rank.
+pub(crate) struct Truth(BTreeMap<(String, u32), Held>);
+
+impl Truth {
+    /// Asks all engines.
+    pub(crate) async fn of(world: &World) -> anyhow::Result<Self> {
+        let http = Http::default();
+        let mut held = BTreeMap::new();
+        for (number, engine) in world.engines().iter().enumerate() {
+            let url = format!("http://{engine}/debug/kv_blocks");
+            let answer: HeldAnswer = http.get(&url).await?;
+            let of_engine = answer.ranks.into_iter();
+            held.extend(of_engine.map(|(rank, held)| ((format!("w{}", number + 1), rank), held)));
+        }
+        Ok(Self(held))
     }
-    let mut different = Vec::new();
-    for targets in indexed(world, &http).await? {
-        let known = newest(targets);
-        for (rank, held) in &held {
-            let known = known.get(rank).cloned().unwrap_or_default();
-            // A rank that has said nothing holds nothing.
-            let equal = known == *held || (known.blocks, held.blocks) == (0, 0);
-            if !equal {
-                let (worker, dp_rank) = rank;
-                different.push(format!(
-                    "{worker}/{dp_rank} has {} blocks, {} in the index",
-                    held.blocks, known.blocks
-                ));
+
+    /// Blocks of all ranks.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.0.values().map(|it| it.blocks).sum()
+    }
+
+    /// The ranks of which an index says something else.
+    pub(crate) async fn differing(&self, world: &World) -> anyhow::Result<Vec<String>> {
+        let mut different = Vec::new();
+        for targets in indexed(world, &Http::default()).await? {
+            let known = newest(targets);
+            for (rank, held) in &self.0 {
+                let known = known.get(rank).cloned().unwrap_or_default();
+                // A rank that has said nothing holds nothing.
+                let equal = known == *held || (known.blocks, held.blocks) == (0, 0);
+                if !equal {
+                    let (worker, dp_rank) = rank;
+                    different.push(format!(
+                        "{worker}/{dp_rank} has {} blocks, {} in the index",
+                        held.blocks, known.blocks
+                    ));
+                }
             }
         }
+        Ok(different)
     }
-    Ok(different)
 }
 
 /// What each of the indexes says.
@@ -121,11 +142,7 @@ async fn indexed(world: &World, http: &Http) -> anyhow::Result<Vec<Vec<Indexed>>
         });
         all.push(targets.collect());
     }
-    for indexer in world
-        .processes()
-        .into_iter()
-        .flat_map(|it| it.of(Kind::Indexer))
-    {
+    for indexer in processes(world, Kind::Indexer) {
         let url = format!("http://{}/api/v1/index", indexer.admin);
         let answer: IndexAnswer = http.get(&url).await?;
         all.push(answer.targets);

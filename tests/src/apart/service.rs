@@ -30,6 +30,8 @@ pub(crate) enum Kind {
     Affinity,
     Adapter,
     Router,
+    /// All but NATS in one.
+    Up,
 }
 
 impl Kind {
@@ -42,6 +44,7 @@ impl Kind {
             Self::Affinity => "affinity",
             Self::Adapter => "adapter",
             Self::Router => "router",
+            Self::Up => "up",
         }
     }
 }
@@ -141,7 +144,7 @@ impl Service {
             instance: name.clone(),
             data_dir: common.folder.join(&name),
             workers: match kind {
-                Kind::Adapter => common.workers.to_vec(),
+                Kind::Adapter | Kind::Up => common.workers.to_vec(),
                 _ => Vec::new(),
             },
             router: router_api::Config {
@@ -150,7 +153,10 @@ impl Service {
             },
             admin: Admin { listen: at.admin },
             affinity: Affinity { secret: SECRET },
-            bus: common.bus.clone(),
+            bus: match kind {
+                Kind::Up => BusSettings::default(),
+                _ => common.bus.clone(),
+            },
             grpc: GrpcSettings {
                 listen: at.grpc,
                 ..GrpcSettings::default()
@@ -165,7 +171,7 @@ impl Service {
             kind,
             daemon: Daemon::new(name, program, arguments, log),
             admin: at.admin,
-            api: (kind == Kind::Router).then_some(at.api),
+            api: matches!(kind, Kind::Router | Kind::Up).then_some(at.api),
             http: Http::default(),
         })
     }

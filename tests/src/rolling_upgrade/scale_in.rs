@@ -87,7 +87,7 @@ pub(super) async fn run(
     progress(format_args!("take {} away", AWAY.0));
     let (end, begun) = (CancellationToken::new(), CancellationToken::new());
     let fresh = Steady {
-        name: "fresh",
+        name: "fresh".to_owned(),
         at_once: options.conversations,
         turns: 2,
         grows: 100,
@@ -96,7 +96,7 @@ pub(super) async fn run(
         seed: options.seed,
     };
     let streams = Steady {
-        name: "stream",
+        name: "stream".to_owned(),
         at_once: STREAMS,
         turns: 1,
         osl: LONG,
