@@ -14,7 +14,7 @@ pub struct Config {
     /// What session tags are hashed under, equal on every process of a deployment. Without one, sessions
     /// are left out of the log.
     pub session_secret: Option<String>,
-    /// How many milliseconds an engine may be silent during a replay before it is asked again, at most: at first it is a
+    /// How many milliseconds an engine may be silent during a replay before it is asked again, at most: at first it is half a
     /// second, and twice as many with each attempt.
     pub replay_timeout_ms: u64,
     /// After so many milliseconds of silence a rank is asked whether something was missed: nothing else shows that its

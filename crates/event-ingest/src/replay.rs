@@ -16,7 +16,7 @@ use crate::subscriber::{CONNECT_TIMEOUT, frames_of};
 pub(crate) const QUEUE: usize = 1_024;
 /// How long the engine may be silent the first time it is asked, doubling with each attempt up to the patience that is set:
 /// a request that was lost is soon made again, and an engine that is slow gets its time.
-const FIRST_PATIENCE: Duration = Duration::from_secs(1);
+const FIRST_PATIENCE: Duration = Duration::from_millis(500);
 /// The wait before a replay that learnt nothing is asked again, doubling with each attempt.
 const RETRY: Duration = Duration::from_millis(200);
 /// The longest such wait.
@@ -175,7 +175,7 @@ mod tests {
             request.patience_now().as_millis()
         };
         let attempts: Vec<_> = (1..=5).map(|it| patience(it, 5_000)).collect();
-        assert_eq!(attempts, [1_000, 2_000, 4_000, 5_000, 5_000]);
+        assert_eq!(attempts, [500, 1_000, 2_000, 4_000, 5_000]);
         assert_eq!(patience(1, 300), 300);
         assert_eq!(patience(u32::MAX, 5_000), 5_000);
     }

@@ -27,8 +27,8 @@ use crate::translate::Translator;
 /// Live messages held back while a replay runs; a rank publishes up to some hundred a second, and ten
 /// thousand are replayed in less than one.
 const HOLD_LIMIT: usize = 1_024;
-/// Replays in a row that may bring nothing before what is missing is given up.
-const REPLAY_ATTEMPTS: u32 = 4;
+/// Replays in a row that may bring nothing before what is missing is given up, after some twenty seconds.
+const REPLAY_ATTEMPTS: u32 = 6;
 /// What a rank's task is made of.
 pub(crate) struct Parts {
     pub(crate) worker: Worker,
