@@ -303,3 +303,28 @@ async fn a_chain_of_responses_is_kept_by_the_ids_that_are_told() {
         refused.error()
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_racing_reports_one_is_taken() {
+    let engine = Engine::start().await;
+    let world = World::before(&[&engine]).await;
+    for status in ["served", "failed"] {
+        let routed = world.commit(json!({})).await;
+        let report = json!({"status": status, "prompt_tokens": LONG, "cached_tokens": 8});
+        let reports = (0..8).map(|_| world.tell(&routed, report.clone()));
+        let mut taken = 0;
+        for answer in futures::future::join_all(reports).await {
+            match answer.status.as_u16() {
+                200 => taken += u32::from(answer.json()["repeated"] == false),
+                status => assert_eq!(status, 409, "{}", answer.error()),
+            }
+        }
+        assert_eq!(taken, 1, "{status}");
+        let again = world.settle(&routed, report).await;
+        assert_eq!(again["repeated"], true);
+        assert_eq!(again["outcome"]["status"], status);
+    }
+    let totals = world.admin("waterfall").await;
+    assert_eq!(totals["measured"]["requests"], 1);
+    world.until_nothing_is_left().await;
+}
