@@ -21,7 +21,7 @@ use prefix_index::{Claims, Copies, HeldBlock, RankSnapshot};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::origin::{Origins, for_many};
+use crate::origin::{Origins, TOO_LATE, for_many};
 use crate::samples;
 
 type Answers<Q, A> = Mutex<(Option<Q>, Option<Result<A, CallError>>)>;
@@ -38,7 +38,13 @@ struct Stub {
 fn answer<Q, A>(answers: &Answers<Q, A>, asked: Q) -> Result<A, CallError> {
     let mut answers = answers.lock().unwrap();
     answers.0 = Some(asked);
-    answers.1.take().expect("an answer is prepared")
+    // A call that its caller has given up may come late, and take the answer to the next.
+    answers.1.take().unwrap_or_else(|| {
+        Err(CallError::Unavailable {
+            service: "indexer",
+            why: TOO_LATE.to_owned(),
+        })
+    })
 }
 
 fn prepare<Q, A>(answers: &Answers<Q, A>, answer: Result<A, CallError>) {
