@@ -4,12 +4,13 @@ import argparse
 import asyncio
 import time
 
+import grpc.aio
 import nats
 from nats.js import JetStreamContext
 from nats.js.errors import NotFoundError
 
 import names
-from rankway.v1 import fleet_pb2, kv_pb2
+from rankway.v1 import fleet_pb2, index_pb2, index_pb2_grpc, kv_pb2
 from register import register, worker
 
 WORKER, MODEL, BLOCK = "w9", "fake-model", 16
@@ -59,7 +60,24 @@ async def publish(stream: JetStreamContext, batch: kv_pb2.KvBatch) -> None:
     await stream.publish(subject, batch.SerializeToString(), headers={"Nats-Msg-Id": name})
 
 
-async def main(url: str) -> None:
+async def indexed(address: str, epoch: int, blocks: list[int]) -> None:
+    """Waits until an indexer has so many blocks of each rank."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        index = index_pb2_grpc.IndexStub(channel)
+        for _ in range(200):
+            known = await index.Verify(index_pb2.VerifyRequest(), timeout=5)
+            held = {
+                it.target.dp_rank: it.blocks
+                for it in known.digests
+                if (it.target.worker, it.target.epoch) == (WORKER, epoch)
+            }
+            if held == dict(enumerate(blocks)):
+                return
+            await asyncio.sleep(0.1)
+        raise TimeoutError(f"the index has {held}, not {blocks}")
+
+
+async def main(url: str, indexer: str) -> None:
     connection = await nats.connect(url)
     stream = connection.jetstream()
     epoch = await incarnate(stream)
@@ -78,9 +96,12 @@ async def main(url: str) -> None:
             await publish(stream, batch)
     print(f"published as {WORKER}#{epoch}")
     await connection.close()
+    await indexed(indexer, epoch, [3, 5])
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nats", required=True)
-    asyncio.run(main(parser.parse_args().nats))
+    parser.add_argument("--indexer", required=True, help="host:port")
+    given = parser.parse_args()
+    asyncio.run(main(given.nats, given.indexer))
