@@ -132,9 +132,13 @@ impl Streams {
         }
         let subject = format!("STREAM.CREATE.{}", config.name);
         match self.ask(subject, config).await {
-            // Another process was faster.
-            Err(Failure::Refused(error)) if error.error_code() == ErrorCode::STREAM_NAME_EXIST => {
-                self.info(&config.name).await
+            Err(Failure::Refused(error)) if is_taken(error.error_code()) => {
+                match self.info(&config.name).await {
+                    // It is another stream that has the subjects.
+                    Err(failure) if failure.is_no_stream() => Err(Failure::Refused(error)),
+                    // Another process was faster.
+                    found => found,
+                }
             }
             made => made,
         }
@@ -195,6 +199,12 @@ impl From<&Info> for Seen {
             messages: info.state.messages,
         }
     }
+}
+
+/// What a server says where another process makes the same stream: that its name is taken; or, where both do so in the
+/// same moment, that its subjects are.
+fn is_taken(code: ErrorCode) -> bool {
+    code == ErrorCode::STREAM_NAME_EXIST || code == ErrorCode::STREAM_SUBJECT_OVERLAP
 }
 
 /// Whether nothing of what a bus sets differs.

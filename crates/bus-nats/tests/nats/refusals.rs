@@ -51,6 +51,30 @@ async fn a_server_that_takes_only_small_messages_is_refused() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_that_begin_in_the_same_moment_make_each_stream_once() {
+    for program in programs() {
+        let server = Server::start(&program).await;
+        for round in 0..20 {
+            let mut beginning = JoinSet::new();
+            for _ in 0..8 {
+                let settings = Settings {
+                    prefix: format!("round{round}"),
+                    topic_bytes: 1_000_000,
+                    ..settings(&server)
+                };
+                beginning.spawn(async move {
+                    let connected = NatsBus::connect(settings, &bus_conformance::LAYOUT);
+                    soon(connected).await.map(drop)
+                });
+            }
+            while let Some(begun) = beginning.join_next().await {
+                begun.unwrap().unwrap();
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_server_without_jetstream_is_refused() {
     for program in programs() {
