@@ -383,6 +383,8 @@ impl Owner {
         self.metrics.failures.inc();
         if self.bus_state == BusState::Works {
             warn!(%error, "bindings cannot be read or written");
+            self.health
+                .finds(vec![format!("bindings cannot be read or written: {error}")]);
             self.bus_state = BusState::Fails;
         }
     }
@@ -390,6 +392,7 @@ impl Owner {
     fn bus_works(&mut self) {
         if self.bus_state == BusState::Fails {
             info!("bindings can be read and written again");
+            self.health.finds(Vec::new());
             self.bus_state = BusState::Works;
         }
     }

@@ -12,6 +12,9 @@ const PROCESS: &str = "process";
 /// Why it is, once it shall end.
 const DRAINING: &str = "draining";
 
+/// Under which name the bus is found amiss.
+const BUS: &str = "bus";
+
 /// How long new calls are still taken once the process shall end: until callers have read in the fleet that it does.
 const NOTICE: Duration = Duration::from_secs(1);
 
@@ -68,6 +71,20 @@ impl Health {
     /// What each component has found amiss without being kept from its job by it.
     pub fn findings(&self) -> BTreeMap<String, Vec<String>> {
         self.lock().findings.clone()
+    }
+
+    /// The bus does not take what this process says of itself, because of this; none sets it right.
+    pub fn bus_takes_nothing(&self, why: Option<String>) {
+        let findings = &mut self.lock().findings;
+        match why {
+            Some(why) => findings.insert(BUS.to_owned(), vec![why]),
+            None => findings.remove(BUS),
+        };
+    }
+
+    /// Whether the bus does not take what is written.
+    pub fn bus_fails(&self) -> bool {
+        self.lock().findings.contains_key(BUS)
     }
 
     fn lock(&self) -> MutexGuard<'_, Said> {

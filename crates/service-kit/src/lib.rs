@@ -13,6 +13,7 @@ mod open_bus;
 mod presence;
 mod process;
 pub mod settings;
+mod sweep;
 mod telemetry;
 
 pub use admin::{ListenError, admin_routes, listen, protect};

@@ -10,6 +10,7 @@ use domain::{Distrust, InstanceId, ServiceInstance, ServiceKind, Share};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::warn;
 
+use crate::sweep::sweep;
 use crate::{CancellationToken, Context};
 
 /// How soon a change is told.
@@ -20,6 +21,13 @@ const RENEW_EVERY: Duration = Duration::from_secs(5);
 const LEASE: Duration = Duration::from_secs(15);
 /// How long the bus may take to forget a service that ends; its lease does it otherwise.
 const WITHDRAW_WITHIN: Duration = Duration::from_secs(2);
+
+/// How often entries are looked for that nobody renews any more, and how long all have to renew theirs after the bus
+/// was away.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
+
+/// How long a sweep may take: less than the entry has left when it is not renewed meanwhile.
+const SWEEP_WITHIN: Duration = Duration::from_secs(2);
 
 /// What a service says of itself, besides whether it is ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +56,7 @@ impl Presence {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut told: Option<(ServiceInstance, Instant)> = None;
         let mut failing = false;
+        let mut swept = Instant::now();
         loop {
             tokio::select! {
                 biased;
@@ -58,6 +67,10 @@ impl Presence {
             let holds =
                 |told: &(ServiceInstance, Instant)| told.0 == now && told.1.elapsed() < RENEW_EVERY;
             if told.as_ref().is_some_and(holds) {
+                if SWEEP_EVERY <= swept.elapsed() {
+                    swept = Instant::now();
+                    sweep_now(bus.as_ref(), &context).await;
+                }
                 continue;
             }
             let leased = ServiceInstance {
@@ -68,10 +81,15 @@ impl Presence {
             match self.write(bus.as_ref(), Some(entry)).await {
                 Ok(()) => {
                     told = Some((now, Instant::now()));
-                    failing = false;
+                    if std::mem::replace(&mut failing, false) {
+                        context.health.bus_takes_nothing(None);
+                    }
                 }
                 Err(error) => {
+                    swept = Instant::now();
                     if !std::mem::replace(&mut failing, true) {
+                        let why = format!("it does not take what is written: {error}");
+                        context.health.bus_takes_nothing(Some(why));
                         warn!(instance = %self.id, %error, "the fleet is not told of this service");
                     }
                 }
@@ -99,5 +117,13 @@ impl Presence {
         let key = Key(Bytes::copy_from_slice(self.id.as_str().as_bytes()));
         let table = &topics::FLEET.table;
         bus.put(table, key, entry, Expect::Any).await.map(|_| ())
+    }
+}
+
+async fn sweep_now(bus: &dyn Bus, context: &Context) {
+    let swept = timeout(SWEEP_WITHIN, sweep(bus, context.clock.now())).await;
+    // What was left is dead at the next time too.
+    if let Ok(Err(error)) = swept {
+        warn!(%error, "the fleet is not swept");
     }
 }

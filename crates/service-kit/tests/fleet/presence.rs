@@ -1,10 +1,14 @@
 //! Entries of the fleet: told, changed, withdrawn, left behind.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use bus::{Bus, Expect, Key, MemoryBus};
+use bytes::Bytes;
 use contracts::grpc::Services;
+use contracts::{Encoding, FleetEntry, topics};
 use domain::{ServiceInstance, ServiceKind, Share, Timestamp};
-use service_kit::Clock;
+use service_kit::{CancellationToken, Clock, Presence};
 use tokio::time::{sleep, timeout};
 
 use crate::world::{PATIENCE, World};
@@ -70,6 +74,55 @@ async fn the_lease_of_the_dead_ends_as_soon_as_others_are_heard_of() {
             live.iter().map(|it| it.id.as_str()).eq(["alive"])
         })
         .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_renews_is_taken_away_in_the_end() {
+    let bus: Arc<dyn Bus> = Arc::new(MemoryBus::new(&topics::LAYOUT));
+    let context = crate::world::context();
+    let now = context.clock.now();
+    let ended = |seconds| now + Duration::from_secs(86_400) - Duration::from_secs(seconds);
+    tokio::time::advance(Duration::from_secs(86_400)).await;
+    let table = &topics::FLEET.table;
+    for (id, seconds) in [("killed", 605), ("frozen", 300)] {
+        let entry = FleetEntry::Service(ServiceInstance {
+            id: id.parse().unwrap(),
+            kind: KIND,
+            address: String::new(),
+            share: Share::Whole,
+            ready: true,
+            distrust: Vec::new(),
+            lease_until: ended(seconds),
+        });
+        let (key, value) = (Key(Bytes::from_static(id.as_bytes())), entry.to_bytes());
+        bus.put(table, key, Some(value), Expect::Any).await.unwrap();
+    }
+    let presence = Presence {
+        id: "alive".parse().unwrap(),
+        kind: KIND,
+        address: String::new(),
+        share: Share::Whole,
+    };
+    let keeping = presence.keep(bus.clone(), context, Vec::new, CancellationToken::new());
+    let left = async {
+        loop {
+            sleep(Duration::from_secs(1)).await;
+            let mut left = Vec::new();
+            for id in ["killed", "frozen", "alive"] {
+                let key = Key(Bytes::from_static(id.as_bytes()));
+                if bus.get(table, &key).await.unwrap().is_some() {
+                    left.push(id);
+                }
+            }
+            if left.len() < 3 && left.contains(&"alive") {
+                return left;
+            }
+        }
+    };
+    tokio::select! {
+        () = keeping => {}
+        left = left => assert_eq!(left, ["frozen", "alive"]),
+    }
 }
 
 #[tokio::test]
