@@ -12,6 +12,9 @@ const NEAR_SHARE: f64 = 0.05;
 /// Costs this close to the smallest, in seconds, are as good as equal.
 const NEAR_SECONDS: f64 = 0.005;
 
+/// Seconds that a request waits more than it had to, so that the turns of its conversation meet.
+const HOME_SECONDS: f64 = 2.0;
+
 /// Where a request goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -65,7 +68,8 @@ pub enum Reason {
         /// How many were as good as equal.
         among: u32,
     },
-    /// Several were as good as equal and the index says nothing of some: the conversation's own order decided.
+    /// Several were as good as equal and the index says nothing of some, or where the conversation is bound is not
+    /// known: its own order decided.
     Rendezvous {
         /// How many were as good as equal.
         among: u32,
@@ -182,7 +186,10 @@ fn least_cost(
     };
     let costs: Vec<f64> = open.iter().map(|it| cost(it)).collect();
     let least = costs.iter().copied().fold(f64::INFINITY, f64::min);
-    let limit = least + (least * NEAR_SHARE).max(NEAR_SECONDS);
+    let limit = match request.hint {
+        Some(Hint::Home(_)) => least + HOME_SECONDS,
+        _ => least + (least * NEAR_SHARE).max(NEAR_SECONDS),
+    };
     let near: Vec<&Candidate> = open
         .iter()
         .zip(&costs)
@@ -192,6 +199,12 @@ fn least_cost(
     let among = u32::try_from(near.len()).unwrap_or(u32::MAX);
     if let [only] = near[..] {
         return (only.target.clone(), Reason::LeastCost);
+    }
+    if let Some(Hint::Home(key)) = request.hint {
+        return (
+            home(key, &near).target.clone(),
+            Reason::Rendezvous { among },
+        );
     }
     if let Some(hinted) = request.hint.as_ref().and_then(|it| it.among(&near)) {
         return (hinted.target.clone(), Reason::Hinted { among });
@@ -208,6 +221,13 @@ fn least_cost(
     let (first, second) = draw.two_below(near.len());
     let better = better_of(snapshot, near[first], near[second]);
     (better.target.clone(), Reason::NearTie { among })
+}
+
+/// Who holds most, and of several the first in the conversation's own order.
+fn home<'a>(key: u64, near: &[&'a Candidate]) -> &'a Candidate {
+    let weight = |it: &&&Candidate| (it.held.disk.max(it.in_flight), rendezvous(key, &it.target));
+    let home = near.iter().max_by_key(weight);
+    home.expect("the cheapest is among them")
 }
 
 /// Those that a conversation had best join: least is expected there, by less than half of what one is expected to ask,
@@ -235,7 +255,9 @@ impl Hint {
         let near = near.iter().copied();
         match self {
             Self::Near(target) => near.into_iter().find(|it| it.target == *target),
-            Self::Bucket(key) => near.max_by_key(|it| rendezvous(*key, &it.target)),
+            Self::Bucket(key) | Self::Home(key) => {
+                near.max_by_key(|it| rendezvous(*key, &it.target))
+            }
         }
     }
 }

@@ -22,6 +22,10 @@ pub enum Hint {
     Near(Target),
     /// Where others of its bucket go; the number is the same at every router.
     Bucket(u64),
+    /// Where its conversation's next turns will go too, whichever routers they come to and although nobody can say
+    /// where it is bound: to who holds most, else by the conversation's own order. The number is the conversation's,
+    /// the same at every router.
+    Home(u64),
 }
 
 /// The fleet of one model as a router sees it at one moment.

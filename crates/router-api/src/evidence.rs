@@ -287,6 +287,7 @@ async fn is_silence(replica: &Replica, watch: &Watch, tail: &Tail) -> bool {
     let mut lost = answer.not_ready.iter();
     (answer.stored as usize) < tail.end.blocks()
         && answer.index_age <= LEVEL
+        && !replica.writes_fail()
         && !rank.is_some_and(|it| answer.unknown.contains(it))
         && !lost.any(|(it, state)| Some(it) == rank && *state == TargetState::Suspect)
 }

@@ -25,12 +25,8 @@ const EXPIRE_EVERY: Duration = Duration::from_millis(200);
 /// Between attempts to read a bus that fails.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Follows the workers, for ever. `caught_up` becomes true once all that was there has been read.
-pub(crate) async fn follow_fleet(
-    replica: Arc<Replica>,
-    bus: Arc<dyn Bus>,
-    caught_up: watch::Sender<bool>,
-) {
+/// Follows the workers, for ever.
+pub(crate) async fn follow_fleet(replica: Arc<Replica>, bus: Arc<dyn Bus>) {
     let apply = |change: Change| {
         replica.mind.lock().hear_fleet(replica.clock.now());
         match change {
@@ -49,7 +45,7 @@ pub(crate) async fn follow_fleet(
                 }
             }
             Change::CaughtUp => {
-                caught_up.send_replace(true);
+                replica.fleet_read.send_replace(true);
             }
         }
     };

@@ -169,6 +169,7 @@ pub(crate) async fn follow_bindings(replica: Arc<Replica>, bus: Arc<dyn Bus>) {
         {
             let now = replica.clock.now();
             replica.memory.lock().lineage.hear(&binding.key, now);
+            replica.heard.hear(binding);
         }
     };
     follow_table(bus.as_ref(), &topics::BINDINGS, apply).await;

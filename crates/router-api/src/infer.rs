@@ -59,6 +59,7 @@ async fn serve(
     body: Body,
     model: &mut Option<ModelName>,
 ) -> Result<Response, ApiError> {
+    replica.knows_workers().await;
     let held = replica
         .bodies
         .read(headers, body, replica.config.max_body)

@@ -3,6 +3,8 @@
 mod admin;
 mod bindings;
 mod body;
+mod bound;
+mod breaker;
 mod caller;
 mod chain;
 mod config;

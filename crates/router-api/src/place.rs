@@ -6,14 +6,16 @@ use affinity::ConversationKey;
 use contracts::rpc::{Acquire, Bound, CallError, Move};
 use domain::{DecisionId, Target, WorkerId};
 use placement::{Hint, Place};
-use routing::{BindingAction, Decision, Degraded, NoTarget, Request, Status};
+use routing::{
+    BindingAction, Decision, Degraded, NoTarget, Reason, Request, Status, conversation_hash,
+};
 use tokio::time::Instant;
 
 use crate::error::ApiError;
 use crate::evidence::Tail;
 use crate::intake::{Blocks, Intake};
 use crate::ledger::Entry;
-use crate::replica::{BindingAnswer, Known, Replica, within_deadline};
+use crate::replica::{BindingAnswer, Known, Replica};
 use crate::turn::{Kind, Turn};
 
 /// One request on its way to a place.
@@ -30,12 +32,27 @@ pub(crate) struct Placing<'a> {
     pub(crate) retry_of: Option<DecisionId>,
 }
 
+/// What became of what was to be written of a binding.
+#[derive(PartialEq, Eq)]
+enum Written {
+    Nothing,
+    Yes,
+    /// The store did not take it.
+    No,
+}
+
 impl Placing<'_> {
     /// Decides, reserves, and binds or joins the binding. The turn gives all of it back when dropped.
     pub(crate) async fn place(&mut self) -> Result<Turn, ApiError> {
         let (request, mut turn) = self.decide()?;
-        if let Some(key) = &self.intake.conversation {
-            self.bind(key, &request, &mut turn).await;
+        if let Some(key) = &self.intake.conversation
+            && self.bind(key, &request, &mut turn).await == Written::No
+            && self.binding().is_none()
+        {
+            // It goes where its next turn will go too, with nothing to tell that this one has been.
+            drop(turn);
+            self.known.binding = self.replica.as_heard(key);
+            turn = self.decide()?.1;
         }
         let silent = turn.decision.degraded.contains(&Degraded::NoAffinity);
         if silent && self.intake.tenant.fail_closed {
@@ -124,6 +141,15 @@ impl Placing<'_> {
         if self.binding().is_some() {
             return None;
         }
+        let homeless = match &self.known.binding {
+            BindingAnswer::Silent(_) => true,
+            // Its last turns may have found nobody to write down where they went.
+            BindingAnswer::Unbound => self.replica.bindings_fail(),
+            BindingAnswer::NotAsked | BindingAnswer::Bound(_) => false,
+        };
+        if let Some(key) = self.intake.conversation.as_ref().filter(|_| homeless) {
+            return Some(Hint::Home(conversation_hash(key)));
+        }
         let parent = self.known.parent.clone().map(Hint::Near);
         parent.or(self.intake.bucket.map(Hint::Bucket))
     }
@@ -156,25 +182,26 @@ impl Placing<'_> {
     fn binding(&self) -> Option<&affinity::Binding> {
         match &self.known.binding {
             BindingAnswer::Bound(bound) => Some(&bound.binding),
-            BindingAnswer::NotAsked | BindingAnswer::Unbound | BindingAnswer::Silent => None,
+            BindingAnswer::Silent(heard) => heard.as_deref(),
+            BindingAnswer::NotAsked | BindingAnswer::Unbound => None,
         }
     }
 
     /// A store that did not answer is not written to either.
     fn note_silence(&self, decision: &mut Decision) {
-        if let BindingAnswer::Silent = self.known.binding {
+        if let BindingAnswer::Silent(_) = self.known.binding {
             decision.binding = BindingAction::None;
             decision.degraded.push(Degraded::NoAffinity);
         }
     }
 
     /// Does with the binding what the decision says, and follows whoever was first.
-    async fn bind(&self, key: &ConversationKey, request: &Request, turn: &mut Turn) {
+    async fn bind(&self, key: &ConversationKey, request: &Request, turn: &mut Turn) -> Written {
         let Some(target) = turn.decision.reserved_at().cloned() else {
-            return;
+            return Written::Nothing;
         };
         let held = match (turn.decision.binding, self.binding()) {
-            (BindingAction::None, _) => return,
+            (BindingAction::None, _) => return Written::Nothing,
             (BindingAction::Excursion, Some(bound)) => self.acquire(key, &bound.target).await,
             (BindingAction::Create | BindingAction::Keep | BindingAction::Excursion, _) => {
                 self.acquire(key, &target).await
@@ -188,12 +215,14 @@ impl Placing<'_> {
                 if !beside && bound.binding.target != target {
                     self.follow(&bound, request, turn);
                 }
+                Written::Yes
             }
             Err(_) => {
                 let mut decision = Decision::clone(&turn.decision);
                 decision.binding = BindingAction::None;
                 decision.degraded.push(Degraded::NoAffinity);
                 turn.decided_anew(decision);
+                Written::No
             }
         }
     }
@@ -212,13 +241,13 @@ impl Placing<'_> {
 
     async fn acquire(&self, key: &ConversationKey, proposed: &Target) -> Result<Bound, CallError> {
         let owner = self.replica.mind.lock().owner(&proposed.worker);
-        within_deadline(self.replica.affinity.acquire(Acquire {
+        let acquired = self.replica.affinity.acquire(Acquire {
             key: key.clone(),
             proposed: proposed.clone(),
             owner,
             actor: self.replica.instance.clone(),
-        }))
-        .await
+        });
+        self.replica.written(acquired).await
     }
 
     async fn rebind(
@@ -230,15 +259,14 @@ impl Placing<'_> {
         let BindingAnswer::Bound(seen) = &self.known.binding else {
             return self.acquire(key, to).await;
         };
-        let moved = within_deadline(self.replica.affinity.rebind(Move {
+        let moved = self.replica.affinity.rebind(Move {
             key: key.clone(),
             at: seen.revision,
             to: to.clone(),
             reason,
             actor: self.replica.instance.clone(),
-        }))
-        .await;
-        match moved {
+        });
+        match self.replica.written(moved).await {
             // Somebody else was first: join what it has become.
             Err(CallError::FailedPrecondition { .. }) => self.acquire(key, to).await,
             Ok(bound) => {
@@ -258,7 +286,7 @@ impl Placing<'_> {
         }
         let unasked = decision.degraded.contains(&Degraded::NoAffinity);
         if decision.binding == BindingAction::Excursion
-            || unasked && self.intake.conversation.is_some()
+            || unasked && self.intake.conversation.is_some() && decision.reason != Reason::Bound
         {
             self.replica.metrics.excursions.inc();
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
+use affinity::{Binding, ConversationKey};
 use axum::http::{HeaderValue, StatusCode};
 use contracts::rpc::{
     Affinity, Bound, CallError, Dispatch, Index, OverlapRequest, PrefixHashes, Shards, Unknown,
@@ -13,9 +14,12 @@ use domain::{DpRank, InstanceId, ModelName, Target, WorkerId};
 use futures::future::join_all;
 use routing::OverlapView;
 use service_kit::{Clock, Context};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::body::Budget;
+use crate::bound::Heard;
+use crate::breaker::Breaker;
 use crate::caller::Audit;
 use crate::config::Config;
 use crate::emptied::Emptied;
@@ -34,6 +38,10 @@ use crate::tenant::Tenants;
 pub(crate) const ASK_TIMEOUT: Duration = Duration::from_millis(50);
 // A late shard is given up before the whole index is.
 const _: () = assert!(Shards::DEADLINE.as_millis() < ASK_TIMEOUT.as_millis());
+/// How long a request waits for the fleet to be read for the first time.
+const FLEET_PATIENCE: Duration = Duration::from_secs(5);
+/// How long after a write that failed others may have failed too: as long as an announcement is waited for.
+const UNWRITTEN: Duration = Duration::from_secs(20);
 /// How long an engine may take to tokenise: about 1 s for a million tokens.
 const TOKENIZE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -46,6 +54,14 @@ pub(crate) struct Replica {
     pub(crate) ids: Ids,
     pub(crate) index: Arc<dyn Index>,
     pub(crate) affinity: Arc<dyn Affinity>,
+    /// What the store's answers have come to, and what its writes have.
+    pub(crate) store_reads: Breaker,
+    pub(crate) store_writes: Breaker,
+    pub(crate) index_reads: Breaker,
+    /// Bindings as the bus tells of them.
+    pub(crate) heard: Heard,
+    /// Whether the workers that there are have been read.
+    pub(crate) fleet_read: watch::Sender<bool>,
     pub(crate) dispatch: Arc<dyn Dispatch>,
     pub(crate) leases: Arc<Leases>,
     pub(crate) evidence: Evidence,
@@ -76,11 +92,19 @@ pub(crate) enum BindingAnswer {
     NotAsked,
     Bound(Box<Bound>),
     Unbound,
-    /// It did not answer.
-    Silent,
+    /// It did not answer, or takes no writes. What was last heard of the binding.
+    Silent(Option<Box<Binding>>),
 }
 
 impl Replica {
+    /// Resolves once the workers that there are are known, or after a few seconds: a balancer may not have noticed
+    /// yet that this router has just started.
+    pub(crate) async fn knows_workers(&self) {
+        let mut read = self.fleet_read.subscribe();
+        // Read or not, the request is told what is known.
+        let _late = timeout(FLEET_PATIENCE, read.wait_for(|read| *read)).await;
+    }
+
     /// Asks index and affinity store side by side.
     pub(crate) async fn ask(&self, intake: &Intake, blocks: &Blocks, record: bool) -> Known {
         let (views, binding, parent) = tokio::join!(
@@ -101,7 +125,7 @@ impl Replica {
         blocks: &Blocks,
         record: bool,
     ) -> Option<Vec<OverlapView>> {
-        if blocks.hashes.is_empty() {
+        if blocks.hashes.is_empty() || !self.index_reads.allows() {
             return None;
         }
         let asked = blocks.hashes.iter().map(async |(block_size, hashes)| {
@@ -121,8 +145,10 @@ impl Replica {
                 index_age: answer.index_age,
             })
         });
-        let answers = timeout(ASK_TIMEOUT, join_all(asked)).await.ok()?;
-        answers.into_iter().collect::<Result<_, _>>().ok()
+        let answers = timeout(ASK_TIMEOUT, join_all(asked)).await.ok();
+        let answers = answers.and_then(|it| it.into_iter().collect::<Result<_, _>>().ok());
+        self.index_reads.saw(answers.is_some());
+        answers
     }
 
     /// The ranks of `model` of which an answer of the index says nothing.
@@ -149,11 +175,54 @@ impl Replica {
             Some(key) if self.binds(intake) => key,
             _ => return BindingAnswer::NotAsked,
         };
-        match within_deadline(self.affinity.get(key)).await {
-            Ok(Some(bound)) => BindingAnswer::Bound(Box::new(bound)),
-            Ok(None) => BindingAnswer::Unbound,
-            Err(_) => BindingAnswer::Silent,
+        if !self.store_reads.allows() {
+            return self.as_heard(key);
         }
+        let answer = within_deadline(self.affinity.get(key)).await;
+        self.store_reads.saw(answer.is_ok());
+        match answer {
+            Ok(Some(bound)) => BindingAnswer::Bound(Box::new(bound)),
+            // What cannot be bound is not placed as if it could.
+            Ok(None) if !self.store_writes.allows() => BindingAnswer::Silent(None),
+            Ok(None) => BindingAnswer::Unbound,
+            Err(_) => self.as_heard(key),
+        }
+    }
+
+    /// What is known of a binding without its store.
+    pub(crate) fn as_heard(&self, key: &ConversationKey) -> BindingAnswer {
+        BindingAnswer::Silent(self.heard.get(key).map(Box::new))
+    }
+
+    /// Has a binding written, if the store does so in time.
+    pub(crate) async fn written<T>(
+        &self,
+        call: impl Future<Output = Result<T, CallError>>,
+    ) -> Result<T, CallError> {
+        let written = within_deadline(call).await;
+        let answered = match &written {
+            Ok(_)
+            | Err(CallError::FailedPrecondition { .. } | CallError::InvalidArgument { .. }) => true,
+            Err(
+                CallError::Unavailable { .. }
+                | CallError::Unreached { .. }
+                | CallError::DeadlineExceeded { .. },
+            ) => false,
+        };
+        self.store_writes.saw(answered);
+        written
+    }
+
+    /// Whether the store of bindings has failed of late.
+    pub(crate) fn bindings_fail(&self) -> bool {
+        let stores = [&self.store_reads, &self.store_writes];
+        stores.iter().any(|it| it.has_failed_within(UNWRITTEN))
+    }
+
+    /// Whether what is written of late may not have been taken: then that nothing is heard of an engine says nothing
+    /// of the engine.
+    pub(crate) fn writes_fail(&self) -> bool {
+        self.store_writes.has_failed_within(UNWRITTEN) || self.context.health.bus_fails()
     }
 
     /// Asks where the conversation runs that this one was started from. Silence costs a hint and no more.

@@ -9,7 +9,7 @@ use placement::Place;
 use routing::{Asked, BindingAction, Decision, Fault, Seen};
 use tracing::warn;
 
-use crate::replica::{Replica, within_deadline};
+use crate::replica::Replica;
 
 /// A turn that was served.
 #[derive(Clone)]
@@ -159,7 +159,7 @@ impl Replica {
             return self.confirm_rank(run, ran, evidence);
         }
         let actor = self.instance.clone();
-        let acquired = within_deadline(self.affinity.acquire(Acquire {
+        let acquired = self.written(self.affinity.acquire(Acquire {
             key: key.clone(),
             proposed: target.clone(),
             owner,

@@ -18,6 +18,8 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::body::Budget;
+use crate::bound::Heard;
+use crate::breaker::Breaker;
 use crate::config::Config;
 use crate::evidence::{self, Evidence, Watch};
 use crate::leases::{Lanes, Leases, Store};
@@ -132,6 +134,11 @@ impl RouterApi {
             context,
             index,
             affinity,
+            store_reads: Breaker::default(),
+            store_writes: Breaker::default(),
+            index_reads: Breaker::default(),
+            heard: Heard::default(),
+            fleet_read: watch::Sender::new(false),
             dispatch,
             leases: Arc::new(leases),
             evidence,
@@ -226,15 +233,10 @@ fn background(
     watches: mpsc::Receiver<Watch>,
 ) -> JoinSet<()> {
     let component = replica.context.health.component("router");
-    let (fleet_read, fleet_is_read) = watch::channel(false);
     let (drains_read, drains_are_read) = watch::channel(false);
-    let read = [fleet_is_read, drains_are_read];
+    let read = [replica.fleet_read.subscribe(), drains_are_read];
     let mut tasks = JoinSet::new();
-    tasks.spawn(follow::follow_fleet(
-        replica.clone(),
-        bus.clone(),
-        fleet_read,
-    ));
+    tasks.spawn(follow::follow_fleet(replica.clone(), bus.clone()));
     tasks.spawn(follow::follow_drains(
         replica.clone(),
         bus.clone(),

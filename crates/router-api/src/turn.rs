@@ -298,7 +298,8 @@ impl Turn {
         };
         let known = candidate.held.disk + candidate.block_size.tokens(1);
         let level = self.decision.index_age.is_some_and(|age| age <= LEVEL);
-        if known <= cached && level && self.replica.evidence.is_overdue(key, &ran) {
+        let heard = level && !self.replica.writes_fail();
+        if known <= cached && heard && self.replica.evidence.is_overdue(key, &ran) {
             let run = Run {
                 decision: self.decision.clone(),
                 conversation: None,

@@ -112,7 +112,7 @@ fn overlap(snapshot: &Snapshot, bound: &Candidate, isl: Tokens) -> Option<affini
 }
 
 /// A number that all routers give the same conversation, for rendezvous.
-pub(crate) fn conversation_hash(key: &ConversationKey) -> u64 {
+pub fn conversation_hash(key: &ConversationKey) -> u64 {
     let texts = [
         key.tenant.as_str(),
         key.model.as_str(),

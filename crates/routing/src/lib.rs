@@ -21,6 +21,7 @@ mod router;
 mod snapshot;
 mod truth;
 
+pub use binding::conversation_hash;
 pub use config::Config;
 pub use decision::{BindingAction, Decision, Degraded, Overlap, Reason, replay};
 pub use drains::Drained;
