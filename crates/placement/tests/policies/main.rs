@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bound;
+mod home;
 
 use std::collections::BTreeSet;
 
@@ -384,44 +385,6 @@ fn a_hint_decides_between_equals_and_costs_nothing() {
     snapshot.candidates[2].state = TargetState::Draining;
     let choice = hinted(&parent, &snapshot, 1);
     assert_ne!(chosen(&choice), "w3#1/0", "one that takes nothing new too");
-}
-
-#[test]
-fn a_conversation_without_a_binding_goes_to_who_holds_most_else_to_its_own_place_and_waits_a_little_for_it()
- {
-    let homed = |key, snapshot: &Snapshot, seed| {
-        let request = Request {
-            hint: Some(Hint::Home(key)),
-            ..REQUEST
-        };
-        choose(&request, snapshot, Policy::Kv, seed).unwrap()
-    };
-    let mut snapshot = snapshot(four());
-    let homes: BTreeSet<String> = (0..100)
-        .map(|it| chosen(&homed(it, &snapshot, 1)))
-        .collect();
-    assert_eq!(homes.len(), 4, "conversations are spread");
-    let home = chosen(&homed(7, &snapshot, 1));
-    let position = |name: &str| {
-        let mut candidates = ["w1#1/0", "w2#1/0", "w3#1/0", "w4#1/0"].into_iter();
-        candidates.position(|it| it == name).unwrap()
-    };
-    snapshot.candidates[position(&home)].pending = Tokens::new(1_500);
-    for seed in 0..50 {
-        assert_eq!(chosen(&homed(7, &snapshot, seed)), home, "1.5 s are waited");
-    }
-    snapshot.candidates[position(&home)].pending = Tokens::new(3_000);
-    assert_ne!(chosen(&homed(7, &snapshot, 1)), home, "3 s are not");
-
-    snapshot.candidates[position(&home)].pending = Tokens::ZERO;
-    let other = (position(&home) + 1) % 4;
-    snapshot.candidates[other].held = held(16);
-    let choice = homed(7, &snapshot, 1);
-    assert_eq!(
-        choice.place.target(),
-        Some(&snapshot.candidates[other].target)
-    );
-    assert_eq!(choice.reason, Reason::Rendezvous { among: 4 });
 }
 
 #[test]
