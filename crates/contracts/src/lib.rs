@@ -11,7 +11,7 @@ mod wire;
 use bytes::Bytes;
 
 pub use domain::ReservationChange;
-pub use records::{FleetEntry, LoadReport, ReservationBatch};
+pub use records::{FleetEntry, FleetError, LONGEST_LEASE, LoadReport, ReservationBatch};
 
 /// A thing that has a wire form.
 pub trait Encoding: Sized {

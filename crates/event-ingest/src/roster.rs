@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 
 use contracts::rpc::CallError;
-use contracts::{Encoding, FleetEntry};
+use contracts::FleetEntry;
 use domain::{DpRank, EventSeq, KvEndpoints, Target, Worker, WorkerId};
 use event_feed::Position;
 use service_kit::{CancellationToken, Clock};
@@ -73,14 +73,16 @@ impl Roster {
     /// A step of the table `fleet`.
     pub(crate) fn follow(&mut self, step: Step) {
         match step {
-            Step::Put(key, entry) => match FleetEntry::from_bytes(&entry.value) {
-                Ok(FleetEntry::Worker(worker)) => self.want(worker),
-                Ok(FleetEntry::Service(_)) => {}
-                Err(error) => {
-                    let error: &dyn std::error::Error = &error;
-                    tracing::error!(?key, error, "a registration is unreadable");
+            Step::Put(key, entry) => {
+                match FleetEntry::heard(&entry.value, &key.0, self.clock.now()) {
+                    Ok(FleetEntry::Worker(worker)) => self.want(worker),
+                    Ok(FleetEntry::Service(_)) => {}
+                    Err(error) => {
+                        let error: &dyn std::error::Error = &error;
+                        tracing::error!(?key, error, "a registration is refused");
+                    }
                 }
-            },
+            }
             Step::Deleted(key) => {
                 let gone = self.wanted.keys().find(|id| key.0 == id.as_str());
                 if let Some(gone) = gone.cloned() {

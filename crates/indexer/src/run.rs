@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bus::{Bus, BusError, Tail};
-use contracts::Encoding;
-use domain::{KvBatch, Timestamp};
+use contracts::{Encoding, topics};
+use domain::{KvBatch, Target, Timestamp};
 use service_kit::{CancellationToken, Clock, Component};
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
@@ -65,6 +65,10 @@ pub(crate) struct Looks {
     goal: Option<(Timestamp, Vec<(u32, Tail)>)>,
 }
 
+fn partition_of(target: &Target) -> u32 {
+    topics::kv_events_of(&target.worker, target.dp_rank).index
+}
+
 impl Loop {
     pub(crate) async fn run(mut self, shutdown: CancellationToken) {
         let mut ticks = tokio::time::interval(TICK);
@@ -107,7 +111,15 @@ impl Loop {
             Item::Record(delivered) => {
                 let before = self.partitions.took(partition, delivered.offset);
                 match KvBatch::from_bytes(&delivered.record.0) {
-                    Ok(batch) => self.writer.take(batch, before),
+                    Ok(batch) if partition_of(&batch.target) == partition => {
+                        self.writer.take(batch, before);
+                    }
+                    // It was not written by who speaks for its rank, and has no order with what was.
+                    Ok(batch) => {
+                        self.metrics.batch("misplaced");
+                        let target = &batch.target;
+                        warn!(partition, %target, "a batch in another rank's partition skipped");
+                    }
                     Err(error) => {
                         self.metrics.batch("malformed");
                         let offset = delivered.offset.0;

@@ -109,10 +109,10 @@ impl Watched {
 pub(crate) fn registrations(writer: &mut Writer, changes: Vec<Change>, now: Timestamp) {
     for change in changes {
         match change {
-            Change::Put(key, entry) => match FleetEntry::from_bytes(&entry.value) {
+            Change::Put(key, entry) => match FleetEntry::heard(&entry.value, &key.0, now) {
                 Ok(FleetEntry::Worker(worker)) => writer.register(&worker, now),
                 Ok(FleetEntry::Service(_)) => {}
-                Err(error) => warn!(?key, %error, "unreadable registration"),
+                Err(error) => warn!(?key, %error, "registration refused"),
             },
             Change::Deleted(key) => {
                 if let Some(worker) = worker(&key) {

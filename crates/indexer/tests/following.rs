@@ -6,7 +6,9 @@ mod world;
 
 use std::time::Duration;
 
-use contracts::topics::kv_events_of;
+use bus::{Expect, Key, Partition, Record};
+use contracts::topics::{FLEET, kv_events_of};
+use contracts::{Encoding, FleetEntry};
 use domain::{EventSeq, KvBatch, KvOp, Target, TargetState};
 use world::{
     World, batch, contents, history, rebuilt, removed, reset, stored, target, until, worker,
@@ -199,6 +201,43 @@ async fn a_higher_incarnation_ends_the_lower_and_what_is_queued_of_it_is_refused
         running.metric("rankway_index_batches_total", Some("fenced")),
         1.0
     );
+}
+
+/// A batch that names a rank in whose partition it is not, here one that clears it: who wrote it speaks for another rank.
+#[tokio::test]
+async fn a_batch_in_another_ranks_partition_is_refused_and_counted() {
+    let (world, _) = World::new();
+    let rank = target("w#1/0");
+    world.append(batch(&rank, 0, vec![stored(PATH, 0)])).await;
+    let running = world.start().await;
+    let held = running.digests().await;
+    let own = kv_events_of(&rank.worker, rank.dp_rank);
+    for index in (0..16).filter(|it| *it != own.index) {
+        let at = Partition { index, ..own };
+        let forged = Record(batch(&rank, 1, vec![KvOp::Cleared]).to_bytes());
+        world.bus.append(&at, vec![forged]).await.unwrap();
+    }
+    until!(
+        "refused",
+        running.metric("rankway_index_batches_total", Some("misplaced")) == 15.0
+    );
+    assert_eq!(running.digests().await, held);
+    assert_eq!(running.state(&rank).await, Some(TargetState::Ready));
+}
+
+/// Under a key that names another: who may write that one speaks for `v`, not for `w`.
+#[tokio::test]
+async fn a_registration_under_anothers_key_is_refused() {
+    let (mut world, _) = World::new();
+    world.gone_grace_seconds = 0;
+    let rank = target("w#1/0");
+    world.append(batch(&rank, 0, vec![stored(PATH, 0)])).await;
+    let value = FleetEntry::Worker(worker("w", None)).to_bytes();
+    let key = Key("v".into());
+    let put = world.bus.put(&FLEET.table, key, Some(value), Expect::Any);
+    put.await.unwrap();
+    let running = world.start().await;
+    until!("dropped", running.digests().await.is_empty());
 }
 
 #[tokio::test]

@@ -23,6 +23,7 @@ pub(crate) fn run(args: FakeEngineArgs) -> Result<(), Failure> {
         start_rank: args.start_rank,
         block_size: args.block_size,
         kv_blocks: args.kv_blocks,
+        max_model_len: args.max_model_len,
         kv_events_port: with_events(args.kv_events_port),
         replay_port: with_events(args.replay_port),
         prefill_tokens_per_second: f64::from(args.prefill_rate),

@@ -30,11 +30,13 @@ pub(crate) async fn follow_fleet(replica: Arc<Replica>, bus: Arc<dyn Bus>) {
     let apply = |change: Change| {
         replica.mind.lock().hear_fleet(replica.clock.now());
         match change {
-            Change::Put(_, entry) => match read::<FleetEntry>(&replica, &topics::FLEET, &entry) {
-                Some(FleetEntry::Worker(worker)) => replica.mind.lock().set_worker(worker),
-                Some(FleetEntry::Service(service)) => hear(&replica, &service),
-                None => {}
-            },
+            Change::Put(key, entry) => {
+                match FleetEntry::heard(&entry.value, &key.0, replica.clock.now()) {
+                    Ok(FleetEntry::Worker(worker)) => replica.mind.lock().set_worker(worker),
+                    Ok(FleetEntry::Service(service)) => hear(&replica, &service),
+                    Err(error) => unreadable(&replica, topics::FLEET.table.0, &error),
+                }
+            }
             Change::Deleted(key) => {
                 let mut router = replica.mind.lock();
                 if let Some(worker) = worker_of(&key) {
@@ -288,7 +290,7 @@ pub(crate) fn read<T: Encoding>(replica: &Replica, spec: &TableSpec, entry: &Ent
 }
 
 /// Counts a record that makes no sense, and says so for the first of its kind.
-fn unreadable(replica: &Replica, name: &str, error: &contracts::DecodeError) {
+fn unreadable(replica: &Replica, name: &str, error: &dyn std::error::Error) {
     let counter = replica.metrics.unreadable.with_label_values(&[name]);
     if counter.get() == 0 {
         warn!(name, %error, "unreadable record; from now on these are only counted");

@@ -14,7 +14,7 @@ use std::time::Duration;
 use bus::{Bus, BusError, Change, Key};
 use contracts::grpc::{Credentials, Peer};
 use contracts::rpc::{Affinity, CallError, Dispatch, Feed, Index};
-use contracts::{Encoding, FleetEntry, topics};
+use contracts::{FleetEntry, topics};
 use domain::{InstanceId, ServiceInstance, ServiceKind, Timestamp};
 use futures::TryStreamExt;
 use tokio::sync::watch;
@@ -126,7 +126,7 @@ impl Fleet {
             let mut known = self.lock();
             known.heard = now;
             match change {
-                Change::Put(key, entry) => match FleetEntry::from_bytes(&entry.value) {
+                Change::Put(key, entry) => match FleetEntry::heard(&entry.value, &key.0, now) {
                     Ok(FleetEntry::Service(service)) => {
                         if let Some(failure) = known.failed.get_mut(&service.id) {
                             failure.heard_since = true;

@@ -98,6 +98,14 @@ pub(crate) struct FakeEngineArgs {
         value_parser = whole::<u32>(1..=RANK_BLOCKS)
     )]
     pub(crate) kv_blocks: u32,
+    /// The most tokens of a prompt and its answer; 131072 where the blocks hold so many
+    #[arg(
+        long,
+        env = "RANKWAY_FAKE_MAX_MODEL_LEN",
+        allow_negative_numbers = true,
+        value_parser = whole::<u32>(1..=10_000_000)
+    )]
+    pub(crate) max_model_len: Option<u32>,
     /// Port on which rank 0 publishes KV events, rank r on port + r; 0 takes free ones
     #[arg(
         long,

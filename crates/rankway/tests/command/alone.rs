@@ -14,15 +14,17 @@ use crate::http_client::Client;
 use crate::process::{PATIENCE, POLL, Running, free_ports, run};
 
 /// NATS and the processes of one deployment.
-struct Deployment {
-    folder: TempDir,
+pub(crate) struct Deployment {
+    pub(crate) folder: TempDir,
+    /// Where the bus is.
+    pub(crate) bus: String,
     engines: [Engine; 2],
-    _nats: Child,
+    nats: Child,
 }
 
 /// A service that runs.
-struct Alone {
-    running: Running,
+pub(crate) struct Alone {
+    pub(crate) running: Running,
     admin: String,
 }
 
@@ -39,6 +41,10 @@ fn nats(folder: &TempDir, port: u16) -> Child {
 
 impl Deployment {
     async fn start() -> Self {
+        Self::before([Engine::start().await, Engine::start().await]).await
+    }
+
+    pub(crate) async fn before(engines: [Engine; 2]) -> Self {
         let folder = TempDir::new().unwrap();
         let port = free_ports(1);
         let nats = nats(&folder, port);
@@ -48,7 +54,6 @@ impl Deployment {
             }
         };
         timeout(PATIENCE, listens).await.unwrap();
-        let engines = [Engine::start().await, Engine::start().await];
         let settings = format!(
             "worker_urls = [\"{}\", \"{}\"]\n\
              [bus]\nurl = \"nats://127.0.0.1:{port}\"\ntopic_bytes = 20000000\n\
@@ -58,13 +63,19 @@ impl Deployment {
         fs::write(folder.path().join("rankway.toml"), settings).unwrap();
         Self {
             folder,
+            bus: format!("nats://127.0.0.1:{port}"),
             engines,
-            _nats: nats,
+            nats,
         }
     }
 
+    /// Ends the bus, and leaves what it has stored.
+    pub(crate) async fn stop_bus(&mut self) {
+        self.nats.kill().await.unwrap();
+    }
+
     /// Starts a service; each has a folder of its own, which it finds again.
-    async fn service(&self, service: &str, folder: &str, flags: &[&str]) -> Alone {
+    pub(crate) async fn service(&self, service: &str, folder: &str, flags: &[&str]) -> Alone {
         let path = |name: &str| self.folder.path().join(name).to_str().unwrap().to_owned();
         let (config, data) = (path("rankway.toml"), path(folder));
         let told = ["--config", &config, "--data-dir", &data];
@@ -79,7 +90,7 @@ impl Deployment {
     }
 
     /// A router that knows both engines, and where clients find it.
-    async fn router(&self, folder: &str) -> (Alone, String) {
+    pub(crate) async fn router(&self, folder: &str) -> (Alone, String) {
         let mut router = self
             .service("router", folder, &["--listen", "127.0.0.1:0"])
             .await;
@@ -104,7 +115,7 @@ impl Deployment {
 }
 
 impl Alone {
-    async fn ready(&self) {
+    pub(crate) async fn ready(&self) {
         let url = format!("{}/readyz", self.admin);
         let ready = async {
             while Client::new().get(&url).await.status != 200 {
