@@ -84,7 +84,7 @@ struct Engines {
 
 enum Services {
     Together(Vec<Suite>),
-    Apart(Apart),
+    Apart(Box<Apart>),
 }
 
 /// A request as the engine that served it says, once it has been served to its end.
@@ -192,7 +192,7 @@ impl Plan {
         }
         let routers = (self.routers, &self.router);
         let apart = Apart::new(shape, routers, &workers(&engines.addresses)?, folder).await?;
-        let mut world = World::new(engines, Services::Apart(apart));
+        let mut world = World::new(engines, Services::Apart(Box::new(apart)));
         let measured = match world.apart()?.start(folder).await {
             Ok(()) => scenario(&mut world).await,
             Err(error) => Err(error),
@@ -280,7 +280,7 @@ impl World {
     }
 
     /// The processes, where the services are such.
-    pub(crate) const fn processes(&self) -> Option<&Apart> {
+    pub(crate) fn processes(&self) -> Option<&Apart> {
         match &self.services {
             Services::Together(_) => None,
             Services::Apart(apart) => Some(apart),

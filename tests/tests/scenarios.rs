@@ -38,9 +38,54 @@ fn the_agents_script_runs_to_its_end_and_says_what_held() {
     assert_eq!(output.status.success(), summary["ok"] == true);
 }
 
+/// What a busy machine cannot change: nothing is lost, and everything has died. The rest is held by the run of a
+/// minute in a release build.
+#[test]
+fn everything_dies_once_and_no_binding_or_block_is_lost() {
+    let output = scenarios(&[
+        "everything-dies",
+        "--bus",
+        "nats",
+        "--seconds",
+        "25",
+        "--conversations",
+        "20",
+        "--json",
+    ]);
+
+    let lines = lines(&output);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let (summary, seconds) = lines.split_last().unwrap_or_else(|| panic!("{said}"));
+    assert_eq!(summary["processes_killed"], 10, "{summary}");
+    for (figure, expected) in [
+        ("bindings_confirmed", 20),
+        ("bindings_lost", 0),
+        ("double_bindings", 0),
+        ("last_turns_kept", 20),
+    ] {
+        assert_eq!(summary[figure], expected, "{summary}\n{said}");
+    }
+    assert!(
+        summary["index_true_after_seconds"].is_number(),
+        "{summary}\n{said}"
+    );
+    let of = |event: &str| {
+        let all = seconds.iter().filter_map(|it| it[event].as_array());
+        all.map(Vec::len).sum::<usize>()
+    };
+    assert_eq!((of("killed"), of("back")), (10, 10), "{seconds:?}");
+    assert_eq!(output.status.success(), summary["ok"] == true);
+}
+
 #[test]
 fn wrong_use_is_told_by_exit_code_two() {
-    for arguments in [&[][..], &["no-such"], &["agent-script", "--seeds", "0"]] {
+    for arguments in [
+        &[][..],
+        &["no-such"],
+        &["agent-script", "--seeds", "0"],
+        &["everything-dies"],
+        &["million-bindings", "--bus", "nats"],
+    ] {
         let output = scenarios(arguments);
 
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
