@@ -36,6 +36,8 @@ pub(crate) trait Dense: Copy {
         matched: u32,
         depth: u32,
     ) -> Result<Option<u32>, Conflict>;
+    /// Whether the last block of the run is the one at its place, of a request that goes on behind it.
+    fn has_last(self, board: &Board, view: &View, depth: usize) -> Result<bool, Conflict>;
     /// How many blocks from `depth` on are those of the run.
     fn matched(self, board: &Board, view: &View, depth: usize) -> Result<usize, Conflict>;
     /// How many blocks it has.
@@ -60,6 +62,13 @@ impl Dense for &[SequenceHash] {
             Some(hash) => board.head(key, hash.get(), depth),
             None => Ok(None),
         }
+    }
+
+    #[inline]
+    fn has_last(self, board: &Board, view: &View, depth: usize) -> Result<bool, Conflict> {
+        let last = view.len.checked_sub(1).ok_or(Conflict)?;
+        let there = view.sequence(&board.lines, last).ok_or(Conflict)?;
+        Ok(there == self[depth + last].get())
     }
 
     #[inline]
@@ -122,6 +131,13 @@ impl Dense for &[BlockHash] {
             }
             None => Ok(None),
         }
+    }
+
+    #[inline]
+    fn has_last(self, board: &Board, view: &View, depth: usize) -> Result<bool, Conflict> {
+        let last = view.len.checked_sub(1).ok_or(Conflict)?;
+        let there = view.block(&board.lines, last).ok_or(Conflict)?;
+        Ok(there == self[depth + last].get())
     }
 
     #[inline]
@@ -218,9 +234,12 @@ impl Board {
             if view.key != key || view.start as usize != depth {
                 return Err(Conflict);
             }
-            // What follows on all of the run is looked for first, so that the waits for both overlap.
+            // What follows on all of the run, if all of it seems to be wanted, is looked for first, so that the waits
+            // for both overlap.
             let end = depth + view.len;
-            let after_all = if view.has_children && end < request.len() {
+            let goes_on = view.has_children && end < request.len();
+            let has_last = goes_on && request.has_last(self, &view, depth)?;
+            let after_all = if has_last {
                 request.next(self, key, run, view.len as u32, end as u32)?
             } else {
                 None
@@ -235,7 +254,7 @@ impl Board {
             if depth == request.len() || !view.has_children {
                 break;
             }
-            next = if depth == end {
+            next = if has_last && depth == end {
                 after_all
             } else {
                 request.next(self, key, run, matched as u32, depth as u32)?

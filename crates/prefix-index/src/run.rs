@@ -131,6 +131,13 @@ impl View {
         arena.lines(self.columns + self.column_lines as u32, self.column_lines)
     }
 
+    /// The block's own hash at `offset`.
+    #[inline]
+    pub(crate) fn block(&self, arena: &Arena, offset: usize) -> Option<u64> {
+        let line = arena.line(self.columns.wrapping_add((offset / WORDS) as u32))?;
+        Some(line.get(offset % WORDS))
+    }
+
     /// The sequence hash at `offset`.
     #[inline]
     pub(crate) fn sequence(&self, arena: &Arena, offset: usize) -> Option<u64> {

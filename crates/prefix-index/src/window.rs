@@ -63,6 +63,11 @@ impl Dense for Window<'_> {
         }
     }
 
+    fn has_last(self, board: &Board, view: &View, depth: usize) -> Result<bool, Conflict> {
+        self.hashes
+            .has_last(board, view, depth - self.after as usize)
+    }
+
     fn matched(self, board: &Board, view: &View, depth: usize) -> Result<usize, Conflict> {
         self.hashes
             .matched(board, view, depth - self.after as usize)
