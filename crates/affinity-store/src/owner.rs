@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use bus::{Bus, Change, Entry, Revision};
 use contracts::rpc::CallError;
 use futures::StreamExt as _;
-use service_kit::{CancellationToken, Clock, Component};
+use service_kit::{CancellationToken, Clock, Component, error_chain};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -383,8 +383,9 @@ impl Owner {
         self.metrics.failures.inc();
         if self.bus_state == BusState::Works {
             warn!(%error, "bindings cannot be read or written");
+            let why = error_chain(error);
             self.health
-                .finds(vec![format!("bindings cannot be read or written: {error}")]);
+                .finds(vec![format!("bindings cannot be read or written: {why}")]);
             self.bus_state = BusState::Fails;
         }
     }

@@ -10,6 +10,7 @@ use domain::{Distrust, InstanceId, ServiceInstance, ServiceKind, Share};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::warn;
 
+use crate::error_chain::error_chain;
 use crate::sweep::sweep;
 use crate::{CancellationToken, Context};
 
@@ -88,7 +89,8 @@ impl Presence {
                 Err(error) => {
                     swept = Instant::now();
                     if !std::mem::replace(&mut failing, true) {
-                        let why = format!("it does not take what is written: {error}");
+                        let why = error_chain(&error);
+                        let why = format!("it does not take what is written: {why}");
                         context.health.bus_takes_nothing(Some(why));
                         warn!(instance = %self.id, %error, "the fleet is not told of this service");
                     }
