@@ -31,6 +31,8 @@ pub(crate) struct Seen {
     pub(crate) degraded: BTreeMap<String, u32>,
     /// Where the turns of each conversation ran.
     pub(crate) targets: BTreeMap<u32, BTreeSet<String>>,
+    /// Where those were last served of which somebody wrote down that they are bound there.
+    pub(crate) bound: BTreeMap<u32, String>,
     pub(crate) longest: Duration,
     /// Turns that another router was asked for.
     pub(crate) sent_again: u32,
@@ -92,6 +94,12 @@ impl Load {
         seen.map_err(|_| self.look())
     }
 
+    /// Every conversation is bound, however late a busy machine is.
+    pub(crate) async fn bound(&self) -> Result<(), Seen> {
+        let conversations = self.tasks.len();
+        self.until(|it| it.bound.len() == conversations).await
+    }
+
     /// Every conversation has had so many turns.
     pub(crate) async fn turns(&self, turns: u32) -> Result<(), Seen> {
         let conversations = u32::try_from(self.tasks.len()).unwrap();
@@ -148,6 +156,9 @@ impl Seen {
             header("x-rankway-worker"),
             header("x-rankway-dp-rank")
         );
+        if !missing.contains("no_affinity") {
+            self.bound.insert(number, target.clone());
+        }
         self.targets.entry(number).or_default().insert(target);
     }
 }

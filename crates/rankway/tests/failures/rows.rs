@@ -114,10 +114,10 @@ async fn survive(world: &mut World, load: &mut Load, row: &Row, born: &mut u32) 
     let name = format!("{blow:?} {victim}");
     load.take();
     // Where each is now.
-    if let Err(seen) = load.turns(2).await {
+    if let Err(seen) = load.bound().await {
         panic!("before {name}: {seen:?}\n{}", world.logs());
     }
-    let before = load.take().targets;
+    let before = load.take().bound;
     let began = Instant::now();
     world.of(victim).strike(blow).await;
     // What begins meanwhile is to be bound nowhere else later.
@@ -165,8 +165,9 @@ async fn survive(world: &mut World, load: &mut Load, row: &Row, born: &mut u32) 
     }
     if row.stays == Stays::All {
         let moved = during.targets.iter().chain(&after.targets);
-        let moved = moved
-            .filter(|(number, at)| before.get(number).is_some_and(|it| it != *at) || 1 < at.len());
+        let moved = moved.filter(|(number, at)| {
+            1 < at.len() || before.get(number).is_some_and(|it| !at.contains(it))
+        });
         let moved: Vec<_> = moved.collect();
         assert!(
             moved.is_empty(),
