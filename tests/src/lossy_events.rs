@@ -9,7 +9,7 @@ use clap::Args;
 use engine_sim::{Dialect, Misbehaviour};
 use serde::{Deserialize, Serialize};
 use service_kit::CancellationToken;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::client::{Ask, Client, Http};
 use crate::report::{Report, progress};
@@ -27,8 +27,10 @@ const RANK_TOKENS: u32 = 6_000;
 const GOAL: Duration = Duration::from_secs(2);
 /// How long it is looked.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Before the end of the load the events of one worker are cut off for so long: its last ones are lost for certain.
+/// Before the end of the load the events of one worker are cut off until at least one is lost, looked for so often.
 const CUT: Duration = Duration::from_millis(50);
+/// How long that may take, while requests run.
+const CUT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Whether the index is right soon after events were lost, overtaken and repeated.
 #[derive(Args)]
@@ -174,7 +176,14 @@ async fn measure(world: &World, options: &Options) -> anyhow::Result<Row> {
         http.post(&format!("http://{cut_off}/debug/events?cut=1"))
             .await?;
         let before = lines(&http, &[cut_off]).await?;
-        sleep(CUT).await;
+        let looked = Instant::now();
+        loop {
+            sleep(CUT).await;
+            let now = lines(&http, &[cut_off]).await?;
+            if before.lost < now.lost || CUT_PATIENCE < looked.elapsed() {
+                break;
+            }
+        }
         end.cancel();
         anyhow::Ok(before)
     };
