@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
-use contracts::rpc::CallError;
 use contracts::FleetEntry;
+use contracts::rpc::CallError;
 use domain::{DpRank, EventSeq, KvEndpoints, Target, Worker, WorkerId};
 use event_feed::Position;
 use service_kit::{CancellationToken, Clock};
