@@ -54,7 +54,7 @@ impl Server {
         let port = free_ports(1);
         let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/nats/rankway.conf");
         let passwords = USERS.map(|it| {
-            let variable = format!("RANKWAY_NATS_{}", it.to_uppercase());
+            let variable = format!("NATS_{}_PASSWORD", it.to_uppercase());
             (variable, password(it))
         });
         let server = Command::new(program)
