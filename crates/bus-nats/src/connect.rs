@@ -228,6 +228,13 @@ async fn prepare(
             continue;
         };
         let server = client.server_info().server_name;
+        // What a user may not do is not answered.
+        if matches!(failure, Failure::Silent)
+            && let Some(said) = streams.link.forbidden()
+        {
+            let said = said.to_string();
+            return Err(ConnectError::Forbidden { server, name, said });
+        }
         return Err(match failure {
             Failure::NobodyThere => ConnectError::NoJetStream { server },
             Failure::Refused(error)

@@ -73,6 +73,19 @@ pub enum ConnectError {
         /// Its name.
         server: String,
     },
+    /// The user may not do what preparing a log or table takes, or not hear the answer.
+    #[error(
+        "NATS server {server} forbids its user what takes to prepare stream {name} ({said}): {}",
+        remedy(said)
+    )]
+    Forbidden {
+        /// The server's name.
+        server: String,
+        /// The name of the stream.
+        name: String,
+        /// What the server said.
+        said: String,
+    },
     /// JetStream does not answer in time, as in a cluster that has no leader yet.
     #[error("NATS server {server} is not ready to prepare stream {name}")]
     NotReady {
@@ -99,13 +112,25 @@ impl ConnectError {
     /// Whether the same call may succeed later.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Unreachable { .. } | Self::NotReady { .. } => true,
+            // Somebody who may make the streams may be about to.
+            Self::Unreachable { .. } | Self::NotReady { .. } | Self::Forbidden { .. } => true,
             Self::Setting { .. }
             | Self::Refused { .. }
             | Self::Version { .. }
             | Self::Payload { .. }
             | Self::NoJetStream { .. }
             | Self::Stream { .. } => false,
+        }
+    }
+}
+
+/// What to do about something that the server does not allow.
+fn remedy(said: &str) -> &'static str {
+    match said.to_lowercase().contains("subscription") {
+        true => "set bus.inbox to where this user may hear answers",
+        false => {
+            "the stream is missing or made with other settings, so run `rankway setup` as a user who may make streams, \
+             with this bus.prefix, bus.replicas and bus.topic_bytes"
         }
     }
 }

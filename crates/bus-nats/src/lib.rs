@@ -26,6 +26,7 @@ mod failure;
 mod follow;
 mod link;
 mod names;
+mod outage;
 mod publish;
 mod pull;
 mod reader;

@@ -1,7 +1,7 @@
 //! Whether a server is connected, and the rule by which an operation is tried again until its deadline.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_nats::Event;
@@ -11,17 +11,23 @@ use tracing::{info, warn};
 
 use crate::counts::Counters;
 use crate::failure::Failure;
+use crate::outage::{Outage, Seldom};
 
 /// Between two tries of what may succeed later.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// What is known of the connection.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct State {
     connected: bool,
     /// How often it was lost.
     losses: u64,
+    /// What the server last said that this user may not do.
+    forbidden: Option<Arc<str>>,
 }
+
+/// How a server begins to say that a user may not do something.
+const FORBIDDEN: &str = "permissions violation";
 
 /// Tells of one connection. Clones tell of the same.
 #[derive(Clone, Debug)]
@@ -33,6 +39,14 @@ pub(crate) struct Link {
 pub(crate) struct Listener {
     state: watch::Sender<State>,
     counters: Arc<Counters>,
+    said: Mutex<Said>,
+}
+
+/// What the log was told.
+#[derive(Default)]
+struct Said {
+    outage: Outage,
+    errors: Seldom,
 }
 
 /// A connection, and a way to say how it is.
@@ -40,25 +54,36 @@ pub(crate) fn link(counters: Arc<Counters>) -> (Listener, Link) {
     let (sender, state) = watch::channel(State {
         connected: true,
         losses: 0,
+        forbidden: None,
     });
     let listener = Listener {
         state: sender,
         counters,
+        said: Mutex::default(),
     };
     (listener, Link { state })
 }
 
 impl Listener {
     pub(crate) fn hear(&self, event: &Event) {
+        let now = Instant::now();
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
-            Event::Connected => self.state.send_modify(|it| it.connected = true),
+            Event::Connected => {
+                self.state.send_modify(|it| it.connected = true);
+                if let Some(away) = said.outage.over(now) {
+                    info!(away_seconds = away.as_secs(), "nats is back");
+                }
+            }
             Event::Disconnected => {
-                warn!("nats is away");
                 self.counters.losses.fetch_add(1, Ordering::Relaxed);
                 self.state.send_modify(|it| {
                     it.connected = false;
                     it.losses += 1;
                 });
+                if let Some(kept_back) = said.outage.worse(now) {
+                    warn!(kept_back, "nats is away");
+                }
             }
             Event::Closed => self.state.send_modify(|it| it.connected = false),
             Event::SlowConsumer(_) => {
@@ -66,8 +91,21 @@ impl Listener {
                 lost.fetch_add(1, Ordering::Relaxed);
             }
             Event::LameDuckMode => info!("nats is about to stop"),
-            Event::ServerError(error) => warn!(%error, "nats"),
-            Event::ClientError(error) => warn!(%error, "nats is not reached"),
+            Event::ServerError(error) => {
+                let text = error.to_string();
+                if text.to_lowercase().contains(FORBIDDEN) {
+                    let forbidden = Some(text.as_str().into());
+                    self.state.send_modify(|it| it.forbidden = forbidden);
+                }
+                if let Some(kept_back) = said.errors.admit(now) {
+                    warn!(error = text, kept_back, "nats");
+                }
+            }
+            Event::ClientError(error) => {
+                if let Some(kept_back) = said.outage.worse(now) {
+                    warn!(%error, kept_back, "nats is not reached");
+                }
+            }
             Event::Draining => {}
         }
     }
@@ -77,6 +115,11 @@ impl Link {
     /// Whether a server is connected.
     pub(crate) fn is_up(&self) -> bool {
         self.state.borrow().connected
+    }
+
+    /// What a server last said that this user may not do, if it ever did.
+    pub(crate) fn forbidden(&self) -> Option<Arc<str>> {
+        self.state.borrow().forbidden.clone()
     }
 
     /// Resolves when a server is connected.

@@ -1,6 +1,6 @@
 //! Servers and settings that could not work, each refused with a sentence when the bus is connected.
 
-use bus_nats::{ConnectError, NatsBus, Settings};
+use bus_nats::{ConnectError, Login, NatsBus, Settings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -100,6 +100,37 @@ async fn replicas_that_a_lone_server_cannot_keep_are_refused_by_name() {
         assert!(
             matches!(&error, ConnectError::Stream { name, .. } if name.starts_with("rankway_"))
         );
+    }
+}
+
+/// What preparing the streams takes of a user, who is told what the server says and what to do.
+#[tokio::test]
+async fn users_who_may_not_make_streams_or_hear_answers_are_told_what_to_do() {
+    let table = [
+        ("_INBOX_a", "JS.API.STREAM.CREATE", "rankway setup"),
+        ("_INBOX", "_INBOX", "bus.inbox"),
+    ];
+    for program in programs() {
+        let user = "authorization: { users: [ { user: a, password: b, permissions: { \
+                    publish: [\"$JS.API.STREAM.INFO.*\"], subscribe: [\"_INBOX_a.>\"] } } ] }\n";
+        let configuration = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(configuration.path(), user).unwrap();
+        let path = configuration.path().to_str().unwrap();
+        let server = Server::start_with(&program, &["-js", "-c", path]).await;
+        for (inbox, said, remedy) in table {
+            let error = fails(Settings {
+                inbox: inbox.to_owned(),
+                login: Login::User {
+                    user: "a".to_owned(),
+                    password: "b".to_owned(),
+                },
+                ..settings(&server)
+            })
+            .await;
+            assert!(matches!(error, ConnectError::Forbidden { .. }), "{error:?}");
+            let text = error.to_string();
+            assert!(text.contains(said) && text.contains(remedy), "{text}");
+        }
     }
 }
 
