@@ -11,7 +11,6 @@ use contracts::grpc::{Services, limits};
 use contracts::rpc::{Index, Shard, Shards};
 use domain::{InstanceId, ServiceInstance, ServiceKind, Share};
 use rankway::compose::{self, Given, Peers};
-use router_api::InvalidTenants;
 use service_kit::{
     CancellationToken, Clock, Context, Ended, Fleet, GrpcListener, Health, OpenBus, Presence,
     Process,
@@ -26,6 +25,8 @@ use crate::settings::Settings;
 
 /// How long an indexer waits for the fleet, to see whom it may begin with.
 const FLEET_PATIENCE: Duration = Duration::from_secs(5);
+/// What is logged where nothing else is asked for. The client of NATS says every try to connect; the bus says it seldom.
+const LOGGED: &str = "info,async_nats=off";
 
 /// Runs the command of any service.
 pub(crate) fn run(kind: ServiceKind, args: &ServiceArgs) -> Result<(), Failure> {
@@ -42,31 +43,10 @@ pub(crate) fn indexer(args: &IndexerArgs) -> Result<(), Failure> {
 }
 
 fn start(kind: ServiceKind, settings: Settings) -> Result<(), Failure> {
-    check(kind, &settings)?;
-    service_kit::init_logging("info").map_err(Failure::wrong_use)?;
+    settings.starts_alone(kind)?;
+    service_kit::init_logging(LOGGED).map_err(Failure::wrong_use)?;
+    settings.warn();
     crate::runtime()?.block_on(serve(kind, settings))?;
-    Ok(())
-}
-
-fn check(kind: ServiceKind, settings: &Settings) -> Result<(), Failure> {
-    if settings.bus.is_local() {
-        let why = "a service of its own needs a bus that others reach: give --bus-url nats://host:port (bus.url), or \
-                   serve all in one process with `rankway up`";
-        return Err(Failure::wrong_use(why));
-    }
-    if kind == ServiceKind::WorkerAdapter {
-        settings.names_engines()?;
-    }
-    if kind == ServiceKind::AffinityStore && settings.affinity.secret.is_none() {
-        let why = "set affinity.secret (RANKWAY_AFFINITY__SECRET), equal for all affinity stores: it names the bindings";
-        return Err(Failure::wrong_use(why));
-    }
-    if kind == ServiceKind::Router
-        && !settings.router.tenants.is_empty()
-        && settings.router.salt_secret.is_none()
-    {
-        return Err(Failure::wrong_use(InvalidTenants::NoSecret));
-    }
     Ok(())
 }
 

@@ -21,7 +21,7 @@ pub(crate) use self::operate::{
     BindingsArgs, BindingsCommand, DrainArgs, ExportArgs, FilterArgs, LookArgs, LookCommand,
     MoveArgs,
 };
-pub(crate) use self::service::{IndexerArgs, ServiceArgs};
+pub(crate) use self::service::{IndexerArgs, ServiceArgs, Serving};
 pub(crate) use self::values::distinct;
 use self::values::{address, admin_url, bus_url, decision_id, number, rank_source, whole};
 use crate::failure::Failure;
@@ -366,6 +366,15 @@ pub(crate) enum ConfigCommand {
     Check {
         #[command(flatten)]
         args: IndexerArgs,
+        /// Which command is to start with them
+        #[arg(
+            long = "for",
+            value_name = "COMMAND",
+            value_enum,
+            default_value_t,
+            env = "RANKWAY_CHECK_FOR"
+        )]
+        of: Serving,
     },
     /// Print the settings as they would be used
     Show {

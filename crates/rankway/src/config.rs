@@ -10,8 +10,15 @@ use crate::settings::Settings;
 /// Runs the command.
 pub(crate) fn run(args: ConfigArgs) -> Result<(), Failure> {
     match args.command {
-        ConfigCommand::Check { args } => {
-            Settings::load(&args.service.settings, args.own())?;
+        ConfigCommand::Check { args, of } => {
+            let settings = Settings::read(&args.service.settings, args.own())?;
+            match of.alone() {
+                None => settings.starts_up()?,
+                Some(kind) => settings.starts_alone(kind)?,
+            }
+            for doubt in &settings.doubts {
+                print_line(&format!("warning: {doubt}"))?;
+            }
             print_line("the settings are good")?;
         }
         ConfigCommand::Show { args, json } => {

@@ -1,5 +1,7 @@
 //! The settings of `up`: one structure from file, environment and flags.
 
+mod start;
+
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -14,6 +16,7 @@ use service_kit::settings::{ENVIRONMENT_PREFIX, Variables};
 use service_kit::{BusSettings, GrpcSettings};
 use worker_adapter::{EngineUrl, WorkerConfig};
 
+use self::start::Written;
 use crate::cli::{Cli, ENGINE_WAIT_SECONDS, SettingsArgs};
 use crate::failure::Failure;
 
@@ -44,6 +47,9 @@ pub(crate) struct Settings {
     pub(crate) bus: BusSettings,
     /// Where a service that is a process of its own takes calls.
     pub(crate) grpc: GrpcSettings,
+    /// What is good, and most likely not what was meant: to be said wherever the settings are used.
+    #[serde(skip)]
+    pub(crate) doubts: Vec<String>,
 }
 
 /// The index.
@@ -101,6 +107,7 @@ impl Default for Settings {
             indexer: IndexShard::default(),
             bus: BusSettings::default(),
             grpc: GrpcSettings::default(),
+            doubts: Vec::new(),
         }
     }
 }
@@ -243,22 +250,6 @@ const TEXTS: &[&str] = &[
 ];
 
 impl Settings {
-    /// Reads and checks the settings, all that it takes to serve.
-    pub(crate) fn load(args: &SettingsArgs, own: Own) -> Result<Self, Failure> {
-        let settings = Self::read(args, own)?;
-        settings.names_engines()?;
-        Ok(settings)
-    }
-
-    /// Refuses settings that name no engine.
-    pub(crate) fn names_engines(&self) -> Result<(), Failure> {
-        if self.workers.is_empty() && self.worker_urls.is_empty() {
-            let why = "no engine to route to: give --worker-urls http://host:port, or [[workers]] in the settings file";
-            return Err(Failure::wrong_use(why));
-        }
-        Ok(())
-    }
-
     /// Reads and checks the settings, which may name no engine yet.
     pub(crate) fn read(args: &SettingsArgs, own: Own) -> Result<Self, Failure> {
         let flags = Flags::of(args, &own);
@@ -269,9 +260,13 @@ impl Settings {
             same: SAME_VARIABLES,
             texts: TEXTS,
         };
-        let settings: Self = service_kit::settings::load(args.config.as_deref(), variables, flags)
-            .map_err(Failure::wrong_use)?;
+        let file = args.config.as_deref();
+        let mut settings: Self =
+            service_kit::settings::load(file, variables, &flags).map_err(Failure::wrong_use)?;
         settings.check()?;
+        let written: Written =
+            service_kit::settings::load(file, variables, &flags).map_err(Failure::wrong_use)?;
+        settings.doubts = written.doubts();
         Ok(settings)
     }
 

@@ -23,13 +23,9 @@ const ENGINE_POLL: Duration = Duration::from_millis(500);
 /// Runs the command.
 pub(crate) fn run(args: UpArgs) -> Result<(), Failure> {
     let settings = Settings::read(&args.settings, Own::default())?;
-    if !settings.bus.is_local() {
-        let why = "`rankway up` has a bus of its own: leave bus.url (--bus-url) out, or run each service by its name \
-                   over that one: rankway ingest, indexer, affinity, adapter and router, each with the same --bus-url";
-        return Err(Failure::wrong_use(why));
-    }
-    settings.names_engines()?;
+    settings.starts_up()?;
     service_kit::init_logging("info").map_err(Failure::wrong_use)?;
+    settings.warn();
     crate::runtime()?.block_on(serve(settings))?;
     Ok(())
 }

@@ -98,7 +98,7 @@ pub(crate) struct FakeEngineArgs {
         value_parser = whole::<u32>(1..=RANK_BLOCKS)
     )]
     pub(crate) kv_blocks: u32,
-    /// The most tokens of a prompt and its answer; 131072 where the blocks hold so many
+    /// The most tokens of a prompt and its answer [default: 131072, or what the blocks hold where that is less]
     #[arg(
         long,
         env = "RANKWAY_FAKE_MAX_MODEL_LEN",

@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use contracts::rpc::Shard;
-use domain::InstanceId;
+use domain::{InstanceId, ServiceKind};
 
 use super::SettingsArgs;
 use super::values::address;
@@ -35,6 +35,32 @@ pub(crate) struct IndexerArgs {
     /// Which share of the log it follows, such as 0/2 and 1/2 of two [default: 0/1, all of it]
     #[arg(long, value_name = "INDEX/COUNT", env = "RANKWAY_SHARD")]
     shard: Option<Shard>,
+}
+
+/// A command that serves.
+#[derive(Clone, Copy, Default, ValueEnum)]
+pub(crate) enum Serving {
+    #[default]
+    Up,
+    Ingest,
+    Indexer,
+    Affinity,
+    Adapter,
+    Router,
+}
+
+impl Serving {
+    /// The service that it is alone; none where it is all of them.
+    pub(crate) const fn alone(self) -> Option<ServiceKind> {
+        match self {
+            Self::Up => None,
+            Self::Ingest => Some(ServiceKind::EventIngest),
+            Self::Indexer => Some(ServiceKind::Indexer),
+            Self::Affinity => Some(ServiceKind::AffinityStore),
+            Self::Adapter => Some(ServiceKind::WorkerAdapter),
+            Self::Router => Some(ServiceKind::Router),
+        }
+    }
 }
 
 impl ServiceArgs {

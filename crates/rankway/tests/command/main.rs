@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod alone;
+mod config_check;
 mod content;
 mod conversation;
 mod crash;
