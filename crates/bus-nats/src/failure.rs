@@ -75,7 +75,7 @@ pub enum ConnectError {
     },
     /// The user may not do what preparing a log or table takes, or not hear the answer.
     #[error(
-        "NATS server {server} forbids its user what takes to prepare stream {name} ({said}): {}",
+        "NATS server {server} forbids its user what it takes to prepare stream {name} ({said}): {}",
         remedy(said)
     )]
     Forbidden {
