@@ -83,6 +83,7 @@ mod tests {
             share: Share::Whole,
             ready: true,
             distrust: Vec::new(),
+            secret: None,
             lease_until,
         })
     }

@@ -187,6 +187,7 @@ fn every_record_survives_its_wire_form() {
                 epoch: Epoch::new(2),
                 endpoint: Endpoint::Embeddings,
             }],
+            secret: Some(domain::Fingerprint::new(9)),
             lease_until: Timestamp::from_micros(8),
         }));
     }

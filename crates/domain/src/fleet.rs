@@ -356,6 +356,22 @@ pub enum Share {
     Workers(BTreeSet<WorkerId>),
 }
 
+/// Tells a secret from others and says nothing else of it: 8 bytes of a hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fingerprint(u64);
+
+impl Fingerprint {
+    /// Of a hash.
+    pub const fn new(hash: u64) -> Self {
+        Self(hash)
+    }
+
+    /// The hash.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
 /// One service process as it registers itself in `fleet`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceInstance {
@@ -371,6 +387,8 @@ pub struct ServiceInstance {
     pub ready: bool,
     /// The workers it has found to ignore the ranks they are asked for; only of a router.
     pub distrust: Vec<Distrust>,
+    /// That of the secret which all of its kind must have the same, where they need one.
+    pub secret: Option<Fingerprint>,
     /// Until when this registration holds.
     pub lease_until: Timestamp,
 }

@@ -20,9 +20,9 @@ pub use block::{
 pub use drain::Drain;
 pub use endpoint::{ByEndpoint, Endpoint};
 pub use fleet::{
-    Capability, Distrust, EngineKind, FirstRank, HeaderSpace, Incarnation, InvalidTarget,
-    KvEndpoints, MAX_RANKS, RankControl, RankEndpoint, ServiceInstance, ServiceKind, Share, Target,
-    TargetState, Worker,
+    Capability, Distrust, EngineKind, Fingerprint, FirstRank, HeaderSpace, Incarnation,
+    InvalidTarget, KvEndpoints, MAX_RANKS, RankControl, RankEndpoint, ServiceInstance, ServiceKind,
+    Share, Target, TargetState, Worker,
 };
 pub use ids::{
     ConversationId, DecisionId, DpRank, Epoch, EventSeq, InstanceId, InvalidId, ModelName,

@@ -57,6 +57,7 @@ mod tests {
             share: shard.parse::<Shard>().unwrap().share(),
             ready: true,
             distrust: Vec::new(),
+            secret: None,
             lease_until: Timestamp::from_micros(100),
         }
     }

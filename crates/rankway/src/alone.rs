@@ -13,7 +13,7 @@ use domain::{InstanceId, ServiceInstance, ServiceKind, Share};
 use rankway::compose::{self, Given, Peers};
 use service_kit::{
     CancellationToken, Clock, Context, Ended, Fleet, GrpcListener, Health, OpenBus, Presence,
-    Process,
+    Process, SameSecret,
 };
 use tokio::time::timeout;
 use tracing::{info, warn};
@@ -150,7 +150,7 @@ impl Alone {
     async fn ingest(&self) -> anyhow::Result<axum::Router> {
         let ingest = compose::ingest(&self.given)?;
         let services = Services::default().feed(ingest.feed());
-        self.answer(ServiceKind::EventIngest, Share::Whole, services)
+        self.answer(ServiceKind::EventIngest, Share::Whole, None, services)
             .await?;
         let run = ingest.run(self.late.clone());
         self.process.spawn("event-ingest", run);
@@ -164,10 +164,13 @@ impl Alone {
         let indexer = indexer.with_siblings(self.siblings(shard).await);
         let (index, routes) = (indexer.index(), indexer.routes());
         let services = Services::default().index(index.clone());
-        self.answer(ServiceKind::Indexer, shard.share(), services)
+        self.answer(ServiceKind::Indexer, shard.share(), None, services)
             .await?;
+        let run = indexer.run(self.late.clone());
+        let folder = self.given.data_dir.display();
+        let kept = format!("keep the index in {folder} (give another folder with --data-dir)");
         self.process
-            .spawn("indexer", indexer.run(self.late.clone()));
+            .spawn("indexer", async move { run.await.context(kept) });
         Ok(index_api::routes(index).merge(routes))
     }
 
@@ -191,7 +194,9 @@ impl Alone {
     async fn affinity(&self) -> anyhow::Result<axum::Router> {
         let affinity = compose::affinity(&self.given, self.settings.affinity.secret.clone())?;
         let services = Services::default().affinity(affinity.affinity());
-        self.answer(ServiceKind::AffinityStore, Share::Whole, services)
+        let secret = self.settings.affinity.secret.as_deref();
+        let secret = secret.map(|it| SameSecret::new("affinity.secret", it));
+        self.answer(ServiceKind::AffinityStore, Share::Whole, secret, services)
             .await?;
         let run = affinity.run(self.late.clone());
         self.process.spawn("affinity-store", run);
@@ -204,7 +209,7 @@ impl Alone {
         let share = Share::Workers(workers.collect());
         let adapter = compose::adapter(&self.given, config)?;
         let services = Services::default().dispatch(adapter.dispatch());
-        self.answer(ServiceKind::WorkerAdapter, share, services)
+        self.answer(ServiceKind::WorkerAdapter, share, None, services)
             .await?;
         let run = adapter.run(self.late.clone());
         self.process.spawn("worker-adapter", run);
@@ -243,6 +248,7 @@ impl Alone {
         &self,
         kind: ServiceKind,
         share: Share,
+        secret: Option<SameSecret>,
         services: Services,
     ) -> anyhow::Result<()> {
         let listener = GrpcListener::bind(&self.settings.grpc).await?;
@@ -252,6 +258,7 @@ impl Alone {
             kind,
             address: listener.address().to_owned(),
             share,
+            secret,
         };
         let Given { bus, context, .. } = self.given.clone();
         let (shutdown, late) = (self.process.shutdown(), self.late.clone());

@@ -43,7 +43,9 @@ impl Peer {
     const fn doubt(self) -> &'static str {
         match self {
             Self::Engine => "is this a fake engine? others do not say what they hold",
-            Self::Admin => "is this Rankway's admin API? correct --admin-url",
+            Self::Admin => {
+                "is this the admin API of a router, or of `rankway up`? correct --admin-url"
+            }
         }
     }
 }

@@ -20,6 +20,9 @@ const PAGE: usize = 1_000;
 /// Bindings imported at once: the admin API takes bodies of 2 MB, and a binding has some 500 bytes.
 const IMPORTED_AT_ONCE: usize = 1_000;
 
+/// Whose conversations are where no tenants are set; unless said otherwise it is not shown.
+const DEFAULT_TENANT: &str = "default";
+
 /// The admin API that is spoken to.
 struct Admin {
     client: JsonClient,
@@ -80,6 +83,7 @@ fn list(filter: &FilterArgs, limit: usize, admin: &AdminArgs, json: bool) -> Res
     let admin = Admin::of(admin);
     let fields = [
         "conversation",
+        "tenant",
         "model",
         "worker",
         "dp_rank",
@@ -96,6 +100,9 @@ fn list(filter: &FilterArgs, limit: usize, admin: &AdminArgs, json: bool) -> Res
             return print_json(binding);
         }
         let mut shown = binding.clone();
+        if shown["tenant"] == DEFAULT_TENANT {
+            shown["tenant"] = Value::Null;
+        }
         if let Some(since) = binding["since_seconds"].as_f64() {
             shown["since"] = moment(since).into();
         }
@@ -198,10 +205,13 @@ fn look(
 /// `rankway move`.
 pub(crate) fn reassign(args: MoveArgs) -> Result<(), Failure> {
     let admin = Admin::of(&args.admin);
-    let mut url = admin.url(&format!("bindings/{}/move", encoded(&args.conversation)));
-    if let Some(model) = &args.model {
-        url = format!("{url}?model={}", encoded(model));
-    }
+    let of = [("tenant", &args.tenant), ("model", &args.model)];
+    let of = of
+        .iter()
+        .filter_map(|(name, value)| Some(format!("{name}={}", encoded(value.as_ref()?))));
+    let of = of.collect::<Vec<_>>().join("&");
+    let conversation = encoded(&args.conversation);
+    let url = admin.url(&format!("bindings/{conversation}/move?{of}"));
     let body = json!({"to": args.to});
     let moved: Value = crate::runtime()?.block_on(admin.client.post(&url, &body))?;
     match args.json {
@@ -276,6 +286,7 @@ impl Admin {
         let wanted = [
             ("worker", filter.worker.as_ref().map(ToString::to_string)),
             ("dp_rank", filter.rank.map(|it| it.to_string())),
+            ("tenant", filter.tenant.clone()),
             ("conversation", filter.conversation.clone()),
             ("state", filter.state.clone()),
         ];

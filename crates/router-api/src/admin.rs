@@ -29,10 +29,11 @@ pub(crate) fn routes(replica: Arc<Replica>) -> Router {
 }
 
 pub(crate) async fn workers(State(replica): State<Arc<Replica>>) -> Json<Value> {
+    let now = replica.clock.now();
     let router = replica.mind.lock();
     let workers = router
         .workers()
-        .map(|it| WorkerView::of(&router, it, &replica.emptied));
+        .map(|it| WorkerView::of(&router, it, &replica.emptied, now));
     Json(json!({"workers": workers.collect::<Vec<_>>()}))
 }
 

@@ -220,7 +220,7 @@ fn several(found: &[Bound]) -> ApiError {
     wrong(
         what,
         &format!(
-            "several {what}s have it: choose one of {}",
+            "several {what}s have it: choose one of {} (`rankway move --{what}`)",
             names.join(", ")
         ),
     )
@@ -257,7 +257,12 @@ impl Replica {
             ConversationId::new(id).map_err(|error| wrong("conversation", &error))?;
         let tenants = match of.parsed("tenant")? {
             Some(tenant) => BTreeSet::from([tenant]),
-            None => self.tenants.ids(),
+            // What was bound before tenants were set is there still.
+            None => {
+                let mut all = self.tenants.ids();
+                all.insert(self.config.default_tenant.clone());
+                all
+            }
         };
         let mut found = Vec::new();
         for tenant in &tenants {

@@ -226,7 +226,8 @@ impl Admin {
         }
         let router = self.replica.mind.lock();
         let worker = router.worker(worker);
-        let view = worker.map(|it| WorkerView::of(&router, it, &self.replica.emptied));
+        let now = self.replica.clock.now();
+        let view = worker.map(|it| WorkerView::of(&router, it, &self.replica.emptied, now));
         Json(json!({ "worker": view }))
     }
 }

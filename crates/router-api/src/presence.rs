@@ -5,17 +5,23 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use affinity::ConversationKey;
 use bus::Bus;
-use domain::{Distrust, Endpoint, ServiceKind, Share, WorkerId};
+use domain::{
+    ConversationId, Distrust, Endpoint, ModelName, ServiceKind, Share, TenantId, WorkerId,
+};
 use routing::Finding;
-use service_kit::{CancellationToken, Component, Presence};
-use tokio::time::{MissedTickBehavior, interval};
+use service_kit::{CancellationToken, Component, Presence, SameSecret};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::warn;
 
-use crate::replica::Replica;
+use crate::config::Config;
+use crate::replica::{Replica, within_deadline};
 
 /// How soon what is found shows.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How often it is looked whether bindings can be had.
+const STORE_EVERY: Duration = Duration::from_secs(1);
 /// Findings named in `/readyz`; metrics have all of them.
 const MAX_NAMED: usize = 100;
 
@@ -26,10 +32,18 @@ pub(crate) async fn announce(replica: Arc<Replica>, bus: Arc<dyn Bus>, end: Canc
         kind: ServiceKind::Router,
         address: String::new(),
         share: Share::Whole,
+        secret: salt_secret(&replica.config),
     };
     let distrust = || replica.mind.lock().truth().distrust();
     let context = replica.context.clone();
     presence.keep(bus, context, distrust, end).await;
+}
+
+/// By another one the caches of tenants would be others at each router.
+fn salt_secret(config: &Config) -> Option<SameSecret> {
+    let secret = config.salt_secret.as_ref();
+    let secret = secret.filter(|_| !config.tenants.is_empty())?;
+    Some(SameSecret::new("router.salt_secret", secret.reveal()))
 }
 
 /// Shows what is found, for ever.
@@ -38,8 +52,10 @@ pub(crate) async fn show(replica: Arc<Replica>, component: Component) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut shown: BTreeSet<WorkerId> = BTreeSet::new();
     let mut named: Vec<String> = Vec::new();
+    let mut store = StoreWatch::of(&replica);
     loop {
         ticks.tick().await;
+        let silence = store.finding(&replica).await;
         let now = replica.clock.now();
         let router = replica.mind.lock();
         let untrusted = router.truth().untrusted(now);
@@ -55,6 +71,7 @@ pub(crate) async fn show(replica: Arc<Replica>, component: Component) {
             warn!(why, "a worker is left out");
         }
         findings.extend(refused);
+        findings.extend(silence);
         let gauge = &replica.metrics.ranks.untrusted;
         let mut gone = std::mem::take(&mut shown);
         for (worker, epoch) in workers {
@@ -81,6 +98,48 @@ pub(crate) async fn show(replica: Arc<Replica>, component: Component) {
             component.finds(findings.clone());
             named = findings;
         }
+    }
+}
+
+/// Looks whether bindings can be had, where tenants are refused without.
+struct StoreWatch {
+    /// Those tenants.
+    closed: BTreeSet<TenantId>,
+    looked: Option<Instant>,
+    finding: Option<String>,
+}
+
+impl StoreWatch {
+    fn of(replica: &Replica) -> Self {
+        Self {
+            closed: replica.tenants.fail_closed(),
+            looked: None,
+            finding: None,
+        }
+    }
+
+    /// What its last look has found.
+    async fn finding(&mut self, replica: &Replica) -> Option<String> {
+        let tenant = self.closed.first()?;
+        if self.looked.is_some_and(|it| it.elapsed() < STORE_EVERY) {
+            return self.finding.clone();
+        }
+        self.looked = Some(Instant::now());
+        // Nobody's conversation: only whether there is an answer matters.
+        let key = ConversationKey {
+            tenant: tenant.clone(),
+            model: ModelName::new("readyz").expect("a printable word is a name"),
+            conversation: ConversationId::new("readyz").expect("a printable word is an id"),
+        };
+        let silent = within_deadline(replica.affinity.get(&key)).await.err();
+        self.finding = silent.map(|error| {
+            let closed: Vec<&str> = self.closed.iter().map(TenantId::as_str).collect();
+            let closed = closed.join(", ");
+            format!(
+                "affinity: {error}; tenants that fail closed get 503 for conversations: {closed}"
+            )
+        });
+        self.finding.clone()
     }
 }
 

@@ -121,6 +121,17 @@ impl Tenants {
         }
     }
 
+    /// Those whose requests are refused while the affinity store is silent.
+    pub(crate) fn fail_closed(&self) -> BTreeSet<TenantId> {
+        match self {
+            Self::One(_) => BTreeSet::new(),
+            Self::Keyed { by_key, .. } => {
+                let closed = by_key.iter().filter(|it| it.1.fail_closed);
+                closed.map(|it| it.1.id.clone()).collect()
+            }
+        }
+    }
+
     /// The salt of a request, as engine and index see it: of a tenant named by a key HMAC-SHA256 over a purpose, the
     /// tenant's name led by its length, and what the client gave, led by whether it gave anything; in 64 hexadecimal
     /// digits. Else what the client gave.

@@ -99,10 +99,12 @@ impl Component {
         self.health.lock().waiting.remove(&self.name);
     }
 
-    /// It does not, because of `why`: a short phrase that says what is missing.
-    pub fn waiting(&self, why: impl Into<String>) {
+    /// It does not, because of `why`: a short phrase that says what is missing. Says whether that is news.
+    pub fn waiting(&self, why: impl Into<String>) -> bool {
+        let why = why.into();
         let mut said = self.health.lock();
-        said.waiting.insert(self.name.clone(), why.into());
+        let before = said.waiting.insert(self.name.clone(), why.clone());
+        before != Some(why)
     }
 
     /// These things are amiss now, in place of what was before; they do not keep it from its job.

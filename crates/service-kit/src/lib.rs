@@ -12,6 +12,7 @@ mod listener;
 mod open_bus;
 mod presence;
 mod process;
+mod same_secret;
 pub mod settings;
 mod sweep;
 mod telemetry;
@@ -27,6 +28,7 @@ pub use listener::serve;
 pub use open_bus::{BusSettings, InvalidBus, NatsTls, OpenBus};
 pub use presence::Presence;
 pub use process::{Ended, Process};
+pub use same_secret::SameSecret;
 pub use telemetry::{InvalidFilter, init_logging};
 pub use tokio_util::sync::CancellationToken;
 

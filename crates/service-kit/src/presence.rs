@@ -3,23 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bus::{Bus, BusError, Expect, Key};
+use bus::{Bus, BusError, Expect, Key, Revision};
 use bytes::Bytes;
 use contracts::{Encoding, FleetEntry, topics};
-use domain::{Distrust, InstanceId, ServiceInstance, ServiceKind, Share};
+use domain::{Distrust, InstanceId, ServiceInstance, ServiceKind, Share, Timestamp};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::warn;
 
 use crate::error_chain::error_chain;
 use crate::sweep::sweep;
-use crate::{CancellationToken, Context};
+use crate::{CancellationToken, Context, SameSecret};
 
 /// How soon a change is told.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How often the entry is renewed although nothing has changed.
 const RENEW_EVERY: Duration = Duration::from_secs(5);
 /// How long the entry holds: two renewals may be lost.
-const LEASE: Duration = Duration::from_secs(15);
+pub(crate) const LEASE: Duration = Duration::from_secs(15);
 /// How long the bus may take to forget a service that ends; its lease does it otherwise.
 const WITHDRAW_WITHIN: Duration = Duration::from_secs(2);
 
@@ -41,6 +41,9 @@ pub struct Presence {
     pub address: String,
     /// What of its kind's work it does.
     pub share: Share,
+    /// What all of its kind must have the same, where there is such a secret: it enters only where nobody was before
+    /// by another.
+    pub secret: Option<SameSecret>,
 }
 
 impl Presence {
@@ -58,6 +61,11 @@ impl Presence {
         let mut told: Option<(ServiceInstance, Instant)> = None;
         let mut failing = false;
         let mut swept = Instant::now();
+        tokio::select! {
+            biased;
+            () = end.cancelled() => {}
+            () = self.enter(bus.as_ref(), &context) => {}
+        }
         loop {
             tokio::select! {
                 biased;
@@ -80,7 +88,7 @@ impl Presence {
             };
             let entry = FleetEntry::Service(leased).to_bytes();
             match self.write(bus.as_ref(), Some(entry)).await {
-                Ok(()) => {
+                Ok(_) => {
                     told = Some((now, Instant::now()));
                     if std::mem::replace(&mut failing, false) {
                         context.health.bus_takes_nothing(None);
@@ -98,9 +106,19 @@ impl Presence {
             }
         }
         let withdrawn = timeout(WITHDRAW_WITHIN, self.write(bus.as_ref(), None)).await;
-        if !matches!(withdrawn, Ok(Ok(()))) {
+        if !matches!(withdrawn, Ok(Ok(_))) {
             warn!(instance = %self.id, "left in the fleet until its lease ends");
         }
+    }
+
+    /// An entry that holds its place until `lease_until`, and by which nobody calls it.
+    pub(crate) fn candidate(&self, lease_until: Timestamp) -> Bytes {
+        let entry = ServiceInstance {
+            address: String::new(),
+            lease_until,
+            ..self.entry(false, Vec::new())
+        };
+        FleetEntry::Service(entry).to_bytes()
     }
 
     fn entry(&self, ready: bool, distrust: Vec<Distrust>) -> ServiceInstance {
@@ -111,14 +129,19 @@ impl Presence {
             share: self.share.clone(),
             ready,
             distrust,
-            lease_until: domain::Timestamp::ZERO,
+            secret: self.secret.map(|it| it.fingerprint),
+            lease_until: Timestamp::ZERO,
         }
     }
 
-    async fn write(&self, bus: &dyn Bus, entry: Option<Bytes>) -> Result<(), BusError> {
+    pub(crate) async fn write(
+        &self,
+        bus: &dyn Bus,
+        entry: Option<Bytes>,
+    ) -> Result<Revision, BusError> {
         let key = Key(Bytes::copy_from_slice(self.id.as_str().as_bytes()));
         let table = &topics::FLEET.table;
-        bus.put(table, key, entry, Expect::Any).await.map(|_| ())
+        bus.put(table, key, entry, Expect::Any).await
     }
 }
 

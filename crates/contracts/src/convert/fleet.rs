@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use domain::{
     BlockSize, ByEndpoint, Capability, Distrust, DpRank, Drain, Endpoint, EngineKind, Epoch,
-    FirstRank, HeaderSpace, Incarnation, InstanceId, KvEndpoints, MAX_RANKS, ModelName,
-    RankControl, RankEndpoint, ServiceInstance, ServiceKind, TargetState, Timestamp, Worker,
-    WorkerId,
+    Fingerprint, FirstRank, HeaderSpace, Incarnation, InstanceId, KvEndpoints, MAX_RANKS,
+    ModelName, RankControl, RankEndpoint, ServiceInstance, ServiceKind, TargetState, Timestamp,
+    Worker, WorkerId,
 };
 
 use super::{Wire, invalid, read_enum, required, wire, wire_enum};
@@ -230,6 +230,7 @@ impl Wire for ServiceInstance {
             ready: self.ready,
             lease_until: self.lease_until.as_micros(),
             distrust: self.distrust.iter().map(distrust_to_wire).collect(),
+            secret: self.secret.map(Fingerprint::get),
         }
     }
 
@@ -244,6 +245,7 @@ impl Wire for ServiceInstance {
             ready: message.ready,
             lease_until: Timestamp::from_micros(message.lease_until),
             distrust: distrust.collect::<Result<_, _>>()?,
+            secret: message.secret.map(Fingerprint::new),
         })
     }
 }

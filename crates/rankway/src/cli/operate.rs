@@ -74,6 +74,9 @@ pub(crate) struct FilterArgs {
         env = "RANKWAY_BINDINGS_RANK"
     )]
     pub(crate) rank: Option<u32>,
+    /// Only those of this tenant
+    #[arg(long, value_name = "TENANT", env = "RANKWAY_BINDINGS_TENANT")]
+    pub(crate) tenant: Option<String>,
     /// Only those whose conversation's id contains this text
     #[arg(long, value_name = "TEXT", env = "RANKWAY_BINDINGS_CONVERSATION")]
     pub(crate) conversation: Option<String>,
@@ -119,6 +122,9 @@ pub(crate) struct MoveArgs {
         env = "RANKWAY_MOVE_TO"
     )]
     pub(crate) to: String,
+    /// The conversation's tenant, where several have that id
+    #[arg(long, value_name = "TENANT", env = "RANKWAY_MOVE_TENANT")]
+    pub(crate) tenant: Option<String>,
     /// The conversation's model, where several have that id
     #[arg(long, value_name = "MODEL", env = "RANKWAY_MOVE_MODEL")]
     pub(crate) model: Option<String>,

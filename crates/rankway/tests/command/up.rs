@@ -186,7 +186,9 @@ async fn an_address_of_somebody_else_is_doubted() {
             let ended = run(&[command, &["--admin-url", url]].concat(), &[]).await;
 
             assert_eq!(ended.code, Some(1));
-            let doubts = ended.stderr.contains("is this Rankway's admin API?");
+            let doubts = ended
+                .stderr
+                .contains("is this the admin API of a router, or of `rankway up`?");
             assert!(doubts, "{}", ended.stderr);
         }
     }

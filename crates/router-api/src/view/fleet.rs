@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use domain::{DpRank, Endpoint, FirstRank, KvEndpoints, Target, Timestamp, Worker};
+use domain::{DpRank, Endpoint, FirstRank, KvEndpoints, Target, TargetState, Timestamp, Worker};
 use routing::{Drained, Router};
 use serde::Serialize;
 
@@ -67,7 +67,7 @@ pub(crate) struct TargetView {
 }
 
 impl WorkerView {
-    pub(crate) fn of(router: &Router, worker: &Worker, emptied: &Emptied) -> Self {
+    pub(crate) fn of(router: &Router, worker: &Worker, emptied: &Emptied, now: Timestamp) -> Self {
         let epoch = router.epoch(&worker.id).unwrap_or(worker.epoch);
         let drains = router.drained(&worker.id).into_iter();
         let drains = drains.flat_map(Drained::all).map(|it| DrainView {
@@ -80,9 +80,12 @@ impl WorkerView {
         let mut states = worker.ranks().map(|rank| router.state(worker, rank));
         // Where no rank takes new conversations any more, neither does the worker.
         let first = states.next().unwrap_or(worker.state);
-        let state = match states.all(|it| it == first) {
-            true => first,
-            false => worker.state,
+        let state = if !router.is_registered(worker, now) {
+            TargetState::Gone
+        } else if states.all(|it| it == first) {
+            first
+        } else {
+            worker.state
         };
         Self {
             id: worker.id.to_string(),
@@ -131,7 +134,10 @@ impl TargetView {
             worker: target.worker.to_string(),
             dp_rank: target.dp_rank.get(),
             model: worker.model.to_string(),
-            state: router.state(worker, dp_rank).name(),
+            state: match router.is_registered(worker, now) {
+                true => router.state(worker, dp_rank).name(),
+                false => TargetState::Gone.name(),
+            },
             pending_tokens: router.pending(&target, now).get(),
         }
     }

@@ -2,6 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use bus::{Expect, Key};
+use bytes::Bytes;
+use contracts::{Encoding as _, FleetEntry, topics};
+use domain::{Timestamp, Worker};
 use serde_json::{Value, json};
 
 use crate::client::{Answer, Client};
@@ -355,4 +359,38 @@ async fn a_session_that_its_client_finishes_is_bound_no_more() {
     assert_eq!(bound().await, 0);
     let (status, said) = finish("?session_id=c1").await;
     assert_eq!((status, &said["released"]), (200, &json!(0)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_whose_lease_has_ended_is_shown_as_gone() {
+    let engine = Engine::start().await;
+    let world = World::before(&[&engine]).await;
+    let table = &topics::FLEET.table;
+    let key = |id: &'static str| Key(Bytes::from_static(id.as_bytes()));
+    let entry = world.bus.get(table, &key("w1")).await.unwrap().unwrap();
+    let FleetEntry::Worker(worker) = FleetEntry::from_bytes(&entry.value).unwrap() else {
+        panic!("w1 is a worker");
+    };
+    let dead = FleetEntry::Worker(Worker {
+        id: "w9".parse().unwrap(),
+        lease_until: Timestamp::from_micros(1),
+        ..worker
+    });
+    let put = world
+        .bus
+        .put(table, key("w9"), Some(dead.to_bytes()), Expect::Any);
+    put.await.unwrap();
+    for what in ["workers", "targets"] {
+        world
+            .until(async || {
+                let all = world.admin(what).await;
+                let state = |id: &str| {
+                    let all = all[what].as_array().unwrap();
+                    let one = all.iter().find(|it| it["id"] == id || it["worker"] == id);
+                    one.map(|it| it["state"].clone())
+                };
+                state("w9") == Some(json!("gone")) && state("w1") == Some(json!("ready"))
+            })
+            .await;
+    }
 }

@@ -216,12 +216,25 @@ async fn a_conversation_is_its_tenants_and_ends_for_it_alone() {
     let ambiguous = world.admin_get("bindings/c").await;
     assert_eq!(ambiguous.status, StatusCode::BAD_REQUEST);
     assert!(
-        ambiguous.error().contains("choose one of a, b"),
+        ambiguous
+            .error()
+            .contains("choose one of a, b (`rankway move --tenant`)"),
         "{}",
         ambiguous.error()
     );
     let of_b = world.admin_get("bindings/c?tenant=b").await.json();
     assert_eq!(of_b["tenant"], "b");
+    // One from before there were tenants.
+    let mut older = of_b;
+    older["tenant"] = json!("default");
+    let imported = json!({ "bindings": [older] });
+    let imported = world.admin_post("bindings", &imported).await.json();
+    assert_eq!(imported["imported"], 1, "{imported}");
+    let ambiguous = world.admin_get("bindings/c").await.error();
+    assert!(ambiguous.contains("one of a, b, default"), "{ambiguous}");
+    let release = "bindings/c/release?tenant=default";
+    let released = world.admin_post(release, &json!({})).await;
+    assert_eq!(released.status, StatusCode::OK);
 
     let finish = "/finish_session?session_id=c";
     let over = world.client.post(finish, &[B], "").await.json();
@@ -275,7 +288,16 @@ async fn a_tenant_that_fails_closed_is_refused_while_the_store_is_silent() {
     let world = World::with(two_tenants(), &[&engine]).await;
     let named = ("x-rankway-conversation", "c");
     ask(&world, &mut engine, &[B, named], &prompt(0..9)).await;
+    assert!(!world.health.findings().contains_key("router"));
     world.silence_affinity().await;
+    world
+        .until(async || {
+            let findings = world.health.findings();
+            let findings = findings.get("router").into_iter().flatten();
+            let closed = "tenants that fail closed get 503 for conversations: b";
+            findings.filter(|it| it.ends_with(closed)).count() == 1
+        })
+        .await;
     let body = prompt(0..9).to_string();
     let answer = world
         .client

@@ -54,6 +54,7 @@ mod tests {
             share: Share::Whole,
             ready,
             distrust: Vec::new(),
+            secret: None,
             lease_until: Timestamp::ZERO,
         })
     }

@@ -6,4 +6,5 @@ mod bindings;
 mod engines;
 mod index;
 mod presence;
+mod secrets;
 mod world;

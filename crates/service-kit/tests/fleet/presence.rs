@@ -59,6 +59,7 @@ async fn the_lease_of_the_dead_ends_as_soon_as_others_are_heard_of() {
         share: Share::Whole,
         ready: true,
         distrust: Vec::new(),
+        secret: None,
         lease_until,
     };
     let soon = Clock::system().now() + Duration::from_millis(500);
@@ -92,6 +93,7 @@ async fn what_nobody_renews_is_taken_away_in_the_end() {
             share: Share::Whole,
             ready: true,
             distrust: Vec::new(),
+            secret: None,
             lease_until: ended(seconds),
         });
         let (key, value) = (Key(Bytes::from_static(id.as_bytes())), entry.to_bytes());
@@ -102,6 +104,7 @@ async fn what_nobody_renews_is_taken_away_in_the_end() {
         kind: KIND,
         address: String::new(),
         share: Share::Whole,
+        secret: None,
     };
     let keeping = presence.keep(bus.clone(), context, Vec::new, CancellationToken::new());
     let left = async {
@@ -137,6 +140,7 @@ async fn a_service_without_an_address_is_not_called() {
             share: Share::Whole,
             ready: true,
             distrust: Vec::new(),
+            secret: None,
             lease_until: now + PATIENCE,
         };
         world.put(entry).await;

@@ -135,6 +135,7 @@ impl Process {
             kind,
             address: address.clone(),
             share,
+            secret: None,
         };
         let (serving, ended) = (shutdown.clone(), CancellationToken::new());
         let withdrawn = ended.clone();
