@@ -20,15 +20,20 @@ const STACK_BLOCK_TOKENS: usize = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockSize(NonZeroU32);
 
-/// A block size of zero.
+/// A block size of zero, or beyond [`BlockSize::MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a block has at least one token")]
+#[error("is not 1 to {} tokens", BlockSize::MAX)]
 pub struct InvalidBlockSize;
 
 impl BlockSize {
-    /// Refuses zero.
+    /// The most tokens of a block: engines have 1 to a few hundred, and whoever hashes blocks holds one of them, here
+    /// 256 KiB.
+    pub const MAX: u32 = 65_536;
+
+    /// Refuses zero, and more than [`BlockSize::MAX`].
     pub fn new(tokens: u32) -> Result<Self, InvalidBlockSize> {
-        NonZeroU32::new(tokens).map(Self).ok_or(InvalidBlockSize)
+        let within = NonZeroU32::new(tokens).filter(|it| it.get() <= Self::MAX);
+        within.map(Self).ok_or(InvalidBlockSize)
     }
 
     /// Tokens per block.
@@ -126,6 +131,9 @@ impl HashSeed {
 /// Hashes the full blocks of `tokens`; a shorter rest is left out.
 pub fn block_hashes(tokens: &[u32], block_size: BlockSize, seed: HashSeed) -> Vec<BlockHash> {
     let size = block_size.get() as usize;
+    if tokens.len() < size {
+        return Vec::new();
+    }
     let mut stack = [0_u8; STACK_BLOCK_TOKENS * 4];
     let mut heap = Vec::new();
     let buffer = if size <= STACK_BLOCK_TOKENS {

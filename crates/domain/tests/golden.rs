@@ -33,6 +33,20 @@ fn hashes_equal_dynamos_golden_vectors() {
 }
 
 #[test]
+fn blocks_are_as_large_as_a_block_may_be_and_no_larger() {
+    let largest = BlockSize::new(BlockSize::MAX).unwrap();
+    let tokens = vec![1; BlockSize::MAX as usize];
+    let seed = HashSeed::of(None, None);
+
+    assert_eq!(block_hashes(&tokens, largest, seed).len(), 1);
+    assert_eq!(block_hashes(&tokens[1..], largest, seed), []);
+    for refused in [0, BlockSize::MAX + 1, u32::MAX] {
+        let error = BlockSize::new(refused).unwrap_err().to_string();
+        assert_eq!(error, "is not 1 to 65536 tokens");
+    }
+}
+
+#[test]
 fn lora_and_salt_set_namespaces_apart_and_empty_counts_as_none() {
     let hash = |lora, salt| -> BlockHash {
         block_hashes(

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
-use domain::{EngineKind, HeaderSpace, InvalidId, MAX_RANKS, ModelName, WorkerId};
+use domain::{BlockSize, EngineKind, HeaderSpace, InvalidId, MAX_RANKS, ModelName, WorkerId};
 use serde::de::{self, Deserializer};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
@@ -178,6 +178,10 @@ impl WorkerConfig {
                 return Err(ConfigError::Zero { id, key });
             }
         }
+        if let Some(tokens) = self.block_size.filter(|it| BlockSize::MAX < *it) {
+            let id = id.clone();
+            return Err(ConfigError::BlockTooLarge { id, tokens });
+        }
         self.check_engine(id)?;
         self.check_ranks(id)?;
         self.check_ports(id)
@@ -321,6 +325,17 @@ pub enum ConfigError {
         id: WorkerId,
         /// How many.
         size: u32,
+    },
+    /// Blocks larger than any engine's.
+    #[error(
+        "worker {id} has block_size = {tokens}: a block has 1 to {} tokens",
+        BlockSize::MAX
+    )]
+    BlockTooLarge {
+        /// The worker.
+        id: WorkerId,
+        /// How large, in tokens.
+        tokens: u32,
     },
     /// Ranks that have no numbers.
     #[error("worker {id} has {size} ranks from {start} on: correct `start_rank` or `dp_size`")]

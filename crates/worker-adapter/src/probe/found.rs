@@ -166,12 +166,21 @@ fn sizes_of(
     engine: EngineName,
     found: Option<u32>,
 ) -> Result<(BlockSize, BlockSize), ProbeError> {
-    let missing = |_| ProbeError::Missing {
-        worker: id.clone(),
-        what: "block size",
-        key: "block_size",
+    let size = |tokens: Option<u32>| {
+        let tokens = tokens.unwrap_or(0);
+        BlockSize::new(tokens).map_err(|why| match tokens {
+            0 => ProbeError::Missing {
+                worker: id.clone(),
+                what: "block size",
+                key: "block_size",
+            },
+            _ => ProbeError::Mismatch {
+                worker: id.clone(),
+                found: format!("a block or page of {tokens} tokens, which {why}"),
+                key: "block_size",
+            },
+        })
     };
-    let size = |tokens: Option<u32>| BlockSize::new(tokens.unwrap_or(0)).map_err(missing);
     let set = config.block_size;
     match engine {
         EngineName::Vllm | EngineName::TensorRtLlm => {

@@ -37,6 +37,10 @@ fn what_no_engine_could_have_is_refused_before_one_is_asked() {
         "worker w has dp_size = 4097: no engine has more than 4096 ranks",
     );
     check(
+        r#""block_size":65537"#,
+        "worker w has block_size = 65537: a block has 1 to 65536 tokens",
+    );
+    check(
         r#""start_rank":4294967295,"dp_size":2"#,
         "worker w has 2 ranks from 4294967295 on: correct `start_rank` or `dp_size`",
     );
@@ -66,6 +70,7 @@ fn what_an_engine_could_have_passes() {
         r#""kv_events":"tcp://*:65529","kv_replay":"tcp://*:1000","start_rank":4,"dp_size":3"#,
         r#""kv_events":"tcp://*:65535""#,
         r#""dp_size":4096"#,
+        r#""block_size":65536"#,
         r#""start_rank":4294967294"#,
         r#""engine":"sglang","start_rank":0"#,
         r#""engine":"vllm","start_rank":4,"header_space":"local""#,

@@ -115,6 +115,10 @@ async fn tiny_pages_are_gathered_into_blocks() {
     };
     let expected = "worker w1 has pages of 16 tokens, of which blocks of 24 cannot be made: correct `block_size`";
     assert_eq!(refusal(&info(), set).await, expected);
+    let mut huge = info();
+    huge.kv_events.as_mut().unwrap().page_size = Some(u32::MAX);
+    let expected = "worker w1 has a block or page of 4294967295 tokens, which is not 1 to 65536 tokens: correct `block_size`";
+    assert_eq!(refusal(&huge, |config| config).await, expected);
 }
 
 #[tokio::test]
