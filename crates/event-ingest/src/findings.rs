@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use domain::{RankEndpoint, Worker};
+use contracts::topics::KV_EVENTS;
+use domain::{DpRank, RankEndpoint, Worker, WorkerId};
 use service_kit::Component;
 
 /// All that is amiss, by where; at most one thing for each registered rank or socket.
@@ -61,6 +62,14 @@ impl Findings {
 }
 
 impl Finding {
+    /// A place beside this one, for what a rank appends.
+    pub(crate) fn of_log(&self, worker: &WorkerId, dp_rank: DpRank) -> Self {
+        Self {
+            all: self.all.clone(),
+            place: format!("{worker}/{dp_rank} into {}", KV_EVENTS.name),
+        }
+    }
+
     pub(crate) fn is(&self, what: impl Into<String>) {
         self.all.change(|amiss| {
             amiss.insert(self.place.clone(), what.into());

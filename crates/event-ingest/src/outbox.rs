@@ -7,8 +7,9 @@ use bus::{Bus, BusError, Partition, Record};
 use contracts::{Encoding, topics};
 use domain::{DpRank, Epoch, KvBatch, KvOp, Target, WorkerId};
 use event_feed::Position;
-use service_kit::CancellationToken;
+use service_kit::{CancellationToken, error_chain};
 
+use crate::findings::Finding;
 use crate::pages::Changes;
 use crate::parts;
 use crate::positions::PositionReports;
@@ -40,6 +41,7 @@ pub(crate) struct Outbox {
     at: Partition,
     bus: Arc<dyn Bus>,
     reports: PositionReports,
+    finding: Finding,
     records: Vec<Record>,
     bytes: usize,
     /// How far what was appended brings the rank.
@@ -52,6 +54,7 @@ impl Outbox {
         dp_rank: DpRank,
         bus: Arc<dyn Bus>,
         reports: PositionReports,
+        finding: Finding,
     ) -> Self {
         Self {
             at: topics::kv_events_of(&worker, dp_rank),
@@ -59,6 +62,7 @@ impl Outbox {
             dp_rank,
             bus,
             reports,
+            finding,
             records: Vec::new(),
             bytes: 0,
             reached: None,
@@ -116,11 +120,18 @@ impl Outbox {
         let mut wait = RETRY.0;
         while !self.records.is_empty() {
             match self.bus.append(&self.at, self.records.clone()).await {
-                Ok(_) => self.records.clear(),
+                Ok(_) => {
+                    self.records.clear();
+                    if wait != RETRY.0 {
+                        self.finding.is_well();
+                    }
+                }
                 Err(error) if error.is_retryable() => {
                     if wait == RETRY.0 {
                         let (worker, dp_rank) = (&self.worker, self.dp_rank);
-                        tracing::warn!(%worker, %dp_rank, %error, "append failed, trying again");
+                        let error = error_chain(&error);
+                        tracing::warn!(%worker, %dp_rank, error, "append failed, trying again");
+                        self.finding.is(format!("the log takes nothing: {error}"));
                     }
                     tokio::select! {
                         biased;

@@ -166,7 +166,7 @@ async fn attend(
             step = tables.incarnations.next() => roster.learn(step?),
             step = tables.fleet.next() => {
                 let step = step?;
-                if matches!(step, Step::CaughtUp(_)) {
+                if matches!(step, Step::CaughtUp(_)) && !readiness.reached {
                     readiness.component.waiting("trying the ranks");
                 }
                 roster.follow(step);

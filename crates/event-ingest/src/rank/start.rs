@@ -93,7 +93,14 @@ impl Parts {
 
     pub(super) fn outbox(&self, rank: DpRank) -> Outbox {
         let worker = self.worker.id.clone();
-        Outbox::new(worker, rank, self.bus.clone(), self.reports.clone())
+        let finding = self.finding.of_log(&worker, rank);
+        Outbox::new(
+            worker,
+            rank,
+            self.bus.clone(),
+            self.reports.clone(),
+            finding,
+        )
     }
 
     /// How far `rank` was published in `epoch`.

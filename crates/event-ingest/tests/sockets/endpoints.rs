@@ -1,5 +1,7 @@
 //! Which sockets are read, and what is said of those that cannot be.
 
+use std::sync::atomic::Ordering;
+
 use domain::{KvEndpoints, RankEndpoint, Worker};
 
 use crate::engine::Rank;
@@ -103,5 +105,25 @@ async fn ranks_that_cannot_be_read_are_listed_until_they_can() {
     register_worker(&bus, worker(2, endpoints)).await;
     eventually(|| ingest.health.findings().is_empty()).await;
     assert_eq!(worker_id().as_str(), "w1");
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_that_is_read_again_takes_no_readiness_away() {
+    let (bus, data) = (Switched::new(), tempfile::tempdir().unwrap());
+    let (first, _first_ranks) = engine("pod-0", 0).await;
+    let (second, _second_ranks) = engine("pod-1", 4).await;
+    register_worker(&bus, first).await;
+    let ingest = Ingest::start(&bus, data.path());
+    ingest.ready().await;
+
+    let before = bus.watches.load(Ordering::Relaxed);
+    bus.end_watches();
+    eventually(|| before + 2 <= bus.watches.load(Ordering::Relaxed)).await;
+    // Who comes now is read after all that was there has been.
+    register_worker(&bus, second.clone()).await;
+    batches_of(&bus, &second.id, 4, 3).await;
+
+    assert_eq!(ingest.health.missing().len(), 0);
     ingest.stop().await;
 }

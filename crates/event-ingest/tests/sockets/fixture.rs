@@ -21,6 +21,7 @@ use domain::{
 use event_ingest::{Config, EventIngest};
 use futures::StreamExt;
 use service_kit::{CancellationToken, Clock, Context, Health};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -29,12 +30,15 @@ use crate::engine::BLOCK;
 /// A test that waits longer has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A bus whose appends can be made to fail.
+/// A bus whose appends can be made to fail, and whose watches to end.
 #[derive(Clone)]
 pub(crate) struct Switched {
     inner: MemoryBus,
     pub(crate) down: Arc<AtomicBool>,
     pub(crate) refused: Arc<AtomicU64>,
+    /// How many watches have begun.
+    pub(crate) watches: Arc<AtomicU64>,
+    ends: watch::Sender<()>,
 }
 
 impl Switched {
@@ -43,7 +47,14 @@ impl Switched {
             inner: MemoryBus::new(&LAYOUT),
             down: Arc::default(),
             refused: Arc::default(),
+            watches: Arc::default(),
+            ends: watch::Sender::new(()),
         }
+    }
+
+    /// Ends all watches; new ones can be begun.
+    pub(crate) fn end_watches(&self) {
+        self.ends.send_replace(());
     }
 }
 
@@ -80,7 +91,11 @@ impl Bus for Switched {
     }
 
     async fn watch(&self, table: &Table) -> Result<Changes, BusError> {
-        self.inner.watch(table).await
+        let changes = self.inner.watch(table).await?;
+        self.watches.fetch_add(1, Ordering::Relaxed);
+        let mut ends = self.ends.subscribe();
+        let ended = async move { ends.changed().await };
+        Ok(changes.take_until(Box::pin(ended)).boxed())
     }
 }
 

@@ -325,6 +325,16 @@ async fn what_is_published_while_the_bus_is_away_is_in_the_log_when_it_is_back()
     bus.down.store(true, Ordering::Relaxed);
     rank.publish().await;
     eventually(|| bus.refused.load(Ordering::Relaxed) > 0).await;
+    let amiss = "w1/0 into kv-events: the log takes nothing: bus unavailable: switched off";
+    let said = || {
+        ingest
+            .health
+            .findings()
+            .into_values()
+            .flatten()
+            .any(|it| it == amiss)
+    };
+    eventually(said).await;
     // The rank's task waits for the bus, and the queue before it holds 256: all others are dropped, and
     // nothing comes after them that would show it.
     rank.publish_many(2_000).await;
@@ -333,6 +343,7 @@ async fn what_is_published_while_the_bus_is_away_is_in_the_log_when_it_is_back()
     let count = rank.published();
     let log = batches(&bus, 0, count as usize).await;
     assert_eq!(numbers(&log), epoch_1(0..count));
+    eventually(|| !said()).await;
     ingest.stop().await;
 }
 
