@@ -96,6 +96,11 @@ impl Partitions {
             .collect()
     }
 
+    /// Whether none waits to be opened.
+    pub(crate) fn all_open(&self) -> bool {
+        self.logs.iter().all(|log| log.open_at.is_none())
+    }
+
     /// Opens one, or puts it off.
     pub(crate) async fn open(
         &mut self,

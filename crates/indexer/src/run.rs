@@ -6,7 +6,7 @@ use std::time::Duration;
 use bus::{Bus, BusError, Tail};
 use contracts::{Encoding, topics};
 use domain::{KvBatch, Target, Timestamp};
-use service_kit::{CancellationToken, Clock, Component};
+use service_kit::{CancellationToken, Clock, Component, error_chain};
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::MissedTickBehavior;
@@ -197,7 +197,10 @@ impl Loop {
                     );
                     self.writer.lose(partition);
                 }
-                Err(error) => warn!(partition, %error, "open the log"),
+                Err(error) => {
+                    let error = self.log_fails(&error);
+                    warn!(partition, error, "open the log");
+                }
             }
         }
     }
@@ -215,9 +218,26 @@ impl Loop {
                 self.looks.goal.get_or_insert((at, tails));
                 self.check_goal();
             }
-            Ok((_, Err(error))) => debug!(%error, "ask for the tails of the log"),
+            Ok((_, Err(error))) => {
+                let error = self.log_fails(&error);
+                debug!(error, "ask for the tails of the log");
+            }
             Err(error) => warn!(%error, "asking for the tails of the log broke off"),
         }
+    }
+
+    /// Says that the log cannot be opened, and answers why.
+    fn log_fails(&self, error: &BusError) -> String {
+        let error = error_chain(error);
+        let why = format!(
+            "the log {} cannot be opened: {error}",
+            topics::KV_EVENTS.name
+        );
+        if !self.looks.was_level {
+            self.health.waiting(why.clone());
+        }
+        self.health.finds(vec![why]);
+        error
     }
 
     /// The index is level with the log as of when it was asked how long it is, once it has come so far.
@@ -231,6 +251,9 @@ impl Loop {
         if behind == 0 {
             self.answers.level(*at);
             self.health.ready();
+            if self.partitions.all_open() {
+                self.health.finds(Vec::new());
+            }
             self.looks.was_level = true;
             self.looks.goal = None;
         } else if !self.looks.was_level {

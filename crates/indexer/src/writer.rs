@@ -26,6 +26,10 @@ use crate::tracked::Tracked;
 const SWEPT_AT_ONCE: usize = 65_536;
 const SWEPT_PER_STEP: usize = 512;
 
+/// How far the epoch of a batch may be above the worker's as it is known: epochs are raised one by one, once a restart. A
+/// forged one that is believed ends all below it for ever.
+const MAX_LEAP: u64 = 1 << 32;
+
 /// What the log has said, and what is known about who says it.
 pub(crate) struct Writer {
     answers: Arc<Answers>,
@@ -137,6 +141,12 @@ impl Writer {
         let fence = self.answers.read().fence_of(&target.worker);
         if fence.is_some_and(|fence| target.epoch < fence) {
             self.metrics.batch("fenced");
+            return;
+        }
+        let leap = target.epoch.get() - fence.map_or(0, Epoch::get);
+        if MAX_LEAP < leap {
+            warn!(%target, "a batch of an epoch far above the worker's refused");
+            self.metrics.batch("leap");
             return;
         }
         if fence != Some(target.epoch) {

@@ -225,6 +225,29 @@ async fn a_batch_in_another_ranks_partition_is_refused_and_counted() {
     assert_eq!(running.state(&rank).await, Some(TargetState::Ready));
 }
 
+/// Epochs are raised one by one: whoever writes one near the last there is would have all that comes later refused.
+#[tokio::test]
+async fn a_batch_of_an_epoch_far_above_the_workers_is_refused_and_counted() {
+    let (world, _) = World::new();
+    let (rank, forged, next) = (
+        target("w#1/0"),
+        target("w#18446744073709551615/0"),
+        target("w#2/0"),
+    );
+    world.append(batch(&rank, 0, vec![stored(PATH, 0)])).await;
+    let running = world.start().await;
+    world.append(batch(&forged, 0, vec![stored(PATH, 0)])).await;
+    until!(
+        "refused",
+        running.metric("rankway_index_batches_total", Some("leap")) == 1.0
+    );
+    assert_eq!(running.state(&rank).await, Some(TargetState::Ready));
+    assert_eq!(running.state(&forged).await, None);
+
+    world.append(batch(&next, 0, vec![stored(PATH, 0)])).await;
+    until!("followed", running.state(&next).await.is_some());
+}
+
 /// Under a key that names another: who may write that one speaks for `v`, not for `w`.
 #[tokio::test]
 async fn a_registration_under_anothers_key_is_refused() {
