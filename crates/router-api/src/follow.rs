@@ -67,6 +67,11 @@ pub(crate) async fn follow_incarnations(replica: Arc<Replica>, bus: Arc<dyn Bus>
     follow_table(bus.as_ref(), &topics::INCARNATIONS, apply).await;
 }
 
+/// A drain that is not obeyed.
+#[derive(Debug, thiserror::Error)]
+#[error("it drains {0}, and is under another key")]
+struct Misplaced(String);
+
 /// Follows what operators drain, for ever.
 pub(crate) async fn follow_drains(
     replica: Arc<Replica>,
@@ -86,6 +91,11 @@ pub(crate) async fn follow_drains(
                         let Some(drain) = read::<Drain>(&replica, spec, &entry) else {
                             continue;
                         };
+                        // Under another key it could not be undone.
+                        if drain.place().as_bytes() != key.0 {
+                            unreadable(&replica, spec.table.0, &Misplaced(drain.place()));
+                            continue;
+                        }
                         if is_whole && !drained.contains_key(&key.0) {
                             let followed = replica.clock.now().since(drain.since);
                             let seconds = &replica.metrics.drain_followed_seconds;

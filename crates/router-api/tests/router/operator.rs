@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use bus::{Expect, Key};
 use bytes::Bytes;
 use contracts::{Encoding as _, FleetEntry, topics};
-use domain::{Timestamp, Worker};
+use domain::{Drain, Timestamp, Worker};
 use serde_json::{Value, json};
 
 use crate::client::{Answer, Client};
@@ -194,6 +194,33 @@ async fn a_drained_worker_takes_no_new_conversation_at_any_router_until_it_is_un
     assert!(turn(&peer, &mut engines, &kept).await.starts_with("w1/"));
     post(&world, "workers/w1/undrain", json!({})).await;
     world.until(async || w1_is(&peer, "ready").await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_under_another_key_is_refused_and_counted() {
+    let (_engines, world) = world().await;
+    let drain = Drain {
+        worker: "w1".parse().unwrap(),
+        dp_rank: None,
+        moves: true,
+        actor: "someone".parse().unwrap(),
+        since: Timestamp::ZERO,
+    };
+    for key in ["w2", "w1/0"] {
+        let key = Key(Bytes::from(key));
+        let table = &topics::DRAINS.table;
+        let put = world
+            .bus
+            .put(table, key, Some(drain.to_bytes()), Expect::Any);
+        put.await.unwrap();
+    }
+    world
+        .until_metric(r#"rankway_router_unreadable_total{topic="drains"}"#, 2.0)
+        .await;
+    let workers = world.admin("workers").await;
+    for worker in workers["workers"].as_array().unwrap() {
+        assert_eq!(worker["state"], "ready");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
