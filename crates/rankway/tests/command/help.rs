@@ -37,6 +37,7 @@ const OPEN: &[&str] = &[
     "--conversation",
     "--state",
     "--to",
+    "--max-model-len",
     "--model",
 ];
 

@@ -121,9 +121,9 @@ fn read(path: &Path) -> String {
 /// Ports that these tests take lie below those that the system hands out by itself.
 const FIRST_PORT: u16 = 20_000;
 /// Ports of one run of the tests.
-const PORTS: u16 = 1_000;
+const PORTS: u16 = 2_000;
 /// Runs that may have ports at a time.
-const RUNS: u16 = 12;
+const RUNS: u16 = 6;
 
 /// The first of `count` ports in a row that nobody listens on and no other test is given.
 pub(crate) fn free_ports(count: u16) -> u16 {
