@@ -1,10 +1,11 @@
 //! Services of one kind that have been given different secrets.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use domain::{ServiceKind, Share};
 use service_kit::{CancellationToken, Context, Presence, SameSecret};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::world::{PATIENCE, World, context};
@@ -15,7 +16,7 @@ const KIND: ServiceKind = ServiceKind::AffinityStore;
 struct Store {
     context: Context,
     end: CancellationToken,
-    keeping: JoinHandle<()>,
+    keeping: JoinSet<()>,
 }
 
 impl Store {
@@ -28,11 +29,12 @@ impl Store {
             secret: Some(SameSecret::new("affinity.secret", secret)),
         };
         let (context, end) = (context(), CancellationToken::new());
-        let keeping = presence.keep(world.bus.clone(), context.clone(), Vec::new, end.clone());
+        let mut keeping = JoinSet::new();
+        keeping.spawn(presence.keep(world.bus.clone(), context.clone(), Vec::new, end.clone()));
         Self {
             context,
             end,
-            keeping: tokio::spawn(keeping),
+            keeping,
         }
     }
 
@@ -44,7 +46,7 @@ impl Store {
                 match (why, part) {
                     (None, None) => return,
                     (Some(why), Some(part)) if why.contains(part) => return,
-                    _ => sleep(std::time::Duration::from_millis(5)).await,
+                    _ => sleep(Duration::from_millis(5)).await,
                 }
             }
         };
@@ -54,7 +56,7 @@ impl Store {
 
     async fn stop(self) {
         self.end.cancel();
-        self.keeping.await.unwrap();
+        self.keeping.join_all().await;
     }
 }
 
