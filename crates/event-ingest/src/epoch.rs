@@ -27,6 +27,8 @@ pub(crate) enum EpochError {
     Bus(#[from] BusError),
     #[error("read the worker's incarnation")]
     Decode(#[from] DecodeError),
+    #[error("no incarnation of {0} comes after {1}: register it under another id")]
+    Last(WorkerId, Epoch),
 }
 
 impl EpochError {
@@ -34,6 +36,8 @@ impl EpochError {
         match self {
             Self::Bus(error) => error.is_retryable(),
             Self::Decode(_) => false,
+            // Other workers go on.
+            Self::Last(..) => true,
         }
     }
 }
@@ -94,7 +98,10 @@ impl WorkerEpoch {
         if let Some(epoch) = known.filter(|epoch| above < *epoch) {
             return Ok(epoch);
         }
-        self.at_least(above.next(), why).await
+        match self.at_least(above.next(), why).await? {
+            epoch if above < epoch => Ok(epoch),
+            last => Err(EpochError::Last(self.worker.clone(), last)),
+        }
     }
 
     /// Reads the table, and returns the epoch it says.
@@ -148,5 +155,31 @@ impl WorkerEpoch {
 
     fn key(&self) -> Key {
         Key(self.worker.to_string().into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bus::MemoryBus;
+    use contracts::topics::LAYOUT;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_cannot_rise_is_an_error_and_no_epoch() {
+        let bus = Arc::new(MemoryBus::new(&LAYOUT));
+        let worker = "w1".parse().expect("an id");
+        let epoch = WorkerEpoch::new(bus, Clock::system(), worker);
+        let last = Epoch::new(u64::MAX);
+
+        let before = epoch.raise(Epoch::new(u64::MAX - 1), "test").await;
+        assert_eq!(before.expect("one is left"), last);
+
+        let error = epoch.raise(last, "test").await.expect_err("none is left");
+        assert_eq!(
+            error.to_string(),
+            "no incarnation of w1 comes after 18446744073709551615: register it under another id"
+        );
+        assert!(error.is_retryable());
     }
 }

@@ -247,7 +247,7 @@ impl WorkerTask {
             (table, kept) => {
                 let above = table.max(kept).unwrap_or(Epoch::FIRST);
                 let why = "taken up without its positions";
-                self.epoch.at_least(above.next(), why).await
+                self.epoch.raise(above, why).await
             }
         }
     }
