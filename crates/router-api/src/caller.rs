@@ -17,6 +17,20 @@ use crate::tenant::{SaltAudit, Tenant};
 
 /// Where clients of Anthropic's API put their keys.
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+/// Where clients put keys, of whichever API and gateway: what is meant for this router, or for what stands before it,
+/// would let an engine, or who reads its logs, ask in its client's name.
+const SECRETS: [HeaderName; 7] = [
+    header::AUTHORIZATION,
+    X_API_KEY,
+    // Of Azure's API.
+    HeaderName::from_static("api-key"),
+    // Of Google's.
+    HeaderName::from_static("x-goog-api-key"),
+    HeaderName::from_static("anthropic-api-key"),
+    // Of gateways and their sign-ons.
+    header::PROXY_AUTHORIZATION,
+    header::COOKIE,
+];
 /// How clients of OpenAI's API begin theirs, in any case.
 const BEARER: &[u8] = b"bearer ";
 /// Keys of one request that are looked at: one in each of the two headers, and then some.
@@ -72,7 +86,7 @@ impl Replica {
     fn caller(&self, headers: &mut HeaderMap) -> Result<Caller, ApiError> {
         let found = self.tenants.of(keys(headers).take(MAX_SHOWN));
         if self.tenants.need_keys() {
-            for name in [header::AUTHORIZATION, X_API_KEY] {
+            for name in SECRETS {
                 headers.remove(name);
             }
         }

@@ -41,6 +41,12 @@ pub(crate) enum ApiError {
         /// What there is.
         known: String,
     },
+    /// The tenant has had no answer of this id, or not of late.
+    #[error("Previous response with id '{id}' not found.")]
+    UnknownResponse {
+        /// The id.
+        id: String,
+    },
     /// No such decision waits for its outcome.
     #[error("{why}")]
     UnknownDecision {
@@ -139,7 +145,8 @@ impl ApiError {
 
     pub(crate) fn status(&self) -> StatusCode {
         match self {
-            Self::Invalid { .. } => StatusCode::BAD_REQUEST,
+            // An unknown response is answered as by OpenAI's API, not as what is not found elsewhere.
+            Self::Invalid { .. } | Self::UnknownResponse { .. } => StatusCode::BAD_REQUEST,
             Self::InvalidKey => StatusCode::UNAUTHORIZED,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Stalled { .. } => StatusCode::REQUEST_TIMEOUT,
@@ -166,6 +173,11 @@ impl ApiError {
                 "invalid_request_error",
                 Some("model"),
                 Some("model_not_found"),
+            ),
+            Self::UnknownResponse { .. } => (
+                "invalid_request_error",
+                Some("previous_response_id"),
+                Some("previous_response_not_found"),
             ),
             Self::UnknownPath { .. } => ("invalid_request_error", None, Some("not_found")),
             Self::UnknownDecision { .. } => (
@@ -215,6 +227,7 @@ impl IntoResponse for ApiError {
             | Self::TooLarge { .. }
             | Self::Stalled { .. }
             | Self::UnknownModel { .. }
+            | Self::UnknownResponse { .. }
             | Self::UnknownPath { .. }
             | Self::UnknownDecision { .. }
             | Self::Conflict { .. }

@@ -38,11 +38,13 @@ pub(crate) async fn infer(
     request: Request<Body>,
 ) -> Response {
     let (parts, body) = request.into_parts();
-    let path = parts
-        .uri
-        .path_and_query()
-        .map_or("/", |it| it.as_str())
-        .to_owned();
+    let whole = parts.uri.path_and_query().map_or("/", |it| it.as_str());
+    // No endpoint served here takes a query; where keys are set one may hold a key, however it is spelt.
+    let path = match tenant.is_named() {
+        true => parts.uri.path(),
+        false => whole,
+    };
+    let path = path.to_owned();
     let mut model = None;
     let target = (endpoint, path);
     let asker = (&tenant, &parts.headers);
@@ -68,6 +70,7 @@ async fn serve(
     let asked = Fields::read(&held.bytes)?;
     let mut intake = Intake::read(replica, (tenant, headers), endpoint, &asked)?;
     *model = Some(intake.model.clone());
+    replica.goes_on(&mut intake, &asked).await?;
     let body = without_ranks(&held.bytes, &asked, replica.config.allow_client_target);
     let fields = Fields::read(&body)?;
     let source = TokenSource::of(replica, &intake, fields.prompt(endpoint)?)?;

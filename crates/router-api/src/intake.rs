@@ -57,6 +57,13 @@ pub(crate) struct Blocks {
     pub(crate) hashes: Vec<(BlockSize, Vec<SequenceHash>)>,
 }
 
+impl Blocks {
+    /// How many there are, of every size.
+    pub(crate) fn count(&self) -> usize {
+        self.hashes.iter().map(|(_, hashes)| hashes.len()).sum()
+    }
+}
+
 impl Intake {
     /// Reads what the request says of itself.
     pub(crate) fn read(
@@ -72,7 +79,8 @@ impl Intake {
             .iter()
             .any(|it| matches!(it, Claim::Named(it) if it.keeps_its_id()));
         Ok(Self {
-            chains: endpoint == Endpoint::Responses && !is_named,
+            // Whose an answer is has to be known of each, where there are several tenants.
+            chains: endpoint == Endpoint::Responses && (!is_named || tenant.is_named()),
             claims,
             conversation: None,
             keeps_its_id: true,

@@ -1,6 +1,7 @@
 //! `POST /v1/outcome`: what became of a request that somebody else dispatched, where `/v1/route` said and committed to.
 
 mod awaited;
+mod room;
 mod told;
 
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use crate::caller::Caller;
 use crate::chain::Chain;
 use crate::error::ApiError;
 use crate::replica::Replica;
+use crate::tenant::Tenant;
 use crate::turn::Turn;
 use crate::view::OutcomeAnswer;
 
@@ -44,15 +46,19 @@ impl Committed {
         }
     }
 
-    /// Keeps a turn, and what is to be done for the one that goes on with its answer, for `lease`, and as long again
-    /// from each report on.
+    /// Keeps a turn of so many blocks, and what is to be done for the one that goes on with its answer, for `lease`,
+    /// and as long again from each report on. Where too much waits already the turn is given back.
     pub(crate) fn take(
         &self,
-        tenant: &TenantId,
-        (turn, chain): (Turn, Option<Chain>),
+        tenant: &Tenant,
+        (turn, chain, blocks): (Turn, Option<Chain>, usize),
         lease: Duration,
     ) -> Result<(), ApiError> {
-        self.desk.take(Awaited::new(tenant, turn, chain, lease))
+        let candidates = turn.decision.snapshot.candidates.len();
+        let share = self.desk.room.share(tenant, candidates, blocks)?;
+        let kept = Awaited::new(&tenant.id, (turn, chain, share), lease);
+        self.desk.take(kept);
+        Ok(())
     }
 
     /// Gives back what nobody has told the outcome of in time, for ever.
@@ -79,7 +85,7 @@ impl Committed {
         };
         let awaited = reported.awaited();
         let awaited = awaited.expect("what was just found waits until its turn is taken");
-        let end = told.end(&awaited.turn.decision)?;
+        let end = told.end(&awaited.turn)?;
         awaited.go_on_by(told.response_id()).await?;
         let turn = &mut awaited.turn;
         turn.measured_elsewhere(told.ttft(), told.duration());

@@ -97,9 +97,10 @@ async fn serve(
         None => placing.preview()?,
         Some(lease) => {
             let mut turn = placing.place().await?;
-            turn.dispatched_elsewhere(received, placing.tail(&turn.decision));
+            turn.dispatched_elsewhere(received, placing.tail(&turn.decision), tenant);
             let decision = turn.decision.clone();
-            committed.take(&tenant.id, (turn, Chain::of(replica, &intake)), lease)?;
+            let kept = (turn, Chain::of(replica, &intake), blocks.count());
+            committed.take(tenant, kept, lease)?;
             decision
         }
     };

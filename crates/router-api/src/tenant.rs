@@ -20,6 +20,9 @@ pub(crate) const MAX_KEYS: usize = 4_096;
 /// What salts are made for, so that the secret may serve for something else too.
 const PURPOSE: &[u8] = b"rankway cache salt v1";
 
+/// What a tenant's own answers are known by.
+const OWN_ANSWER: &[u8] = b"rankway own answer v1";
+
 /// One tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tenant {
@@ -141,20 +144,33 @@ impl Tenants {
             Self::Keyed { salts, .. } if tenant.is_named => salts,
             Self::Keyed { .. } | Self::One(_) => return given.map(str::to_owned),
         };
-        let mut made = hmac::Context::with_key(&salts.0);
-        made.update(PURPOSE);
+        Some(salts.make(PURPOSE, tenant, given))
+    }
+
+    /// What the answer of this id is bound under that an engine gave `tenant`: made as its salts are, for another
+    /// purpose, so that no client can say it. None where no key named the tenant.
+    pub(crate) fn own_answer(&self, tenant: &Tenant, id: &str) -> Option<String> {
+        match self {
+            Self::Keyed { salts, .. } if tenant.is_named => {
+                Some(salts.make(OWN_ANSWER, tenant, Some(id)))
+            }
+            Self::Keyed { .. } | Self::One(_) => None,
+        }
+    }
+}
+
+impl Salts {
+    fn make(&self, purpose: &[u8], tenant: &Tenant, given: Option<&str>) -> String {
+        let mut made = hmac::Context::with_key(&self.0);
+        made.update(purpose);
         let name = tenant.id.as_str();
         made.update(&(name.len() as u64).to_le_bytes());
         made.update(name.as_bytes());
         made.update(&[u8::from(given.is_some())]);
         made.update(given.unwrap_or_default().as_bytes());
-        let digits = made
-            .sign()
-            .as_ref()
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        Some(digits)
+        let digits = made.sign();
+        let digits = digits.as_ref().iter();
+        digits.map(|byte| format!("{byte:02x}")).collect()
     }
 }
 

@@ -16,6 +16,7 @@ use crate::ledger::End;
 use crate::place::degraded_name;
 use crate::replica::{ASK_TIMEOUT, Replica};
 use crate::run::Run;
+use crate::tenant::Tenant;
 
 /// An index further behind the log than this may not know yet what a rank has announced.
 const LEVEL: Duration = Duration::from_secs(1);
@@ -44,6 +45,9 @@ pub(crate) struct Turn {
     first_chunk: Option<Instant>,
     /// What whoever dispatched it has measured.
     measured: Measured,
+    /// Whether one tenant among several says what became of it: that moves its conversation and judges nothing that
+    /// others use too.
+    is_hearsay: bool,
     ended: bool,
 }
 
@@ -73,6 +77,7 @@ impl Turn {
             dispatched: Instant::now(),
             first_chunk: None,
             measured: Measured::default(),
+            is_hearsay: false,
             ended: false,
         };
         turn.in_flight(1);
@@ -117,8 +122,14 @@ impl Turn {
     }
 
     /// Somebody else sends it, and measures what there is to measure: reports of it come late.
-    pub(crate) fn dispatched_elsewhere(&mut self, received: Instant, tail: Option<Tail>) {
-        self.dispatched(received, tail);
+    pub(crate) fn dispatched_elsewhere(
+        &mut self,
+        received: Instant,
+        tail: Option<Tail>,
+        tenant: &Tenant,
+    ) {
+        self.is_hearsay = tenant.is_named();
+        self.dispatched(received, tail.filter(|_| !tenant.is_named()));
         self.streams = false;
     }
 
@@ -133,6 +144,11 @@ impl Turn {
         }
         self.measured.ttft = self.measured.ttft.or(ttft);
         self.measured.duration = self.measured.duration.or(duration);
+    }
+
+    /// Whether the decision was made from the prompt's tokens, not from its length in bytes.
+    pub(crate) const fn tokens_known(&self) -> bool {
+        self.tokens_known
     }
 
     /// Whether anything of its answer has come.
@@ -182,11 +198,12 @@ impl Turn {
         let watch = self.watch(status, end, named);
         if let (Some(watch), Some(rank)) = (&watch, named)
             && self.decision.target().is_some()
+            && !self.is_hearsay
         {
             self.replica.saw(&watch.run, Seen::Named(rank));
         }
         if let (Some(watch), Some(rank), Some(_)) = (&watch, named, &self.lease)
-            && self.decision.target().is_none()
+            && (self.decision.target().is_none() || self.is_hearsay)
         {
             self.replica
                 .confirm_rank(&watch.run, rank, Evidence::Answer);
@@ -198,7 +215,7 @@ impl Turn {
         let open = |it: &Watch| {
             it.named.is_none() || it.tail.is_some() || self.decision.target().is_none()
         };
-        if let Some(watch) = watch.filter(open) {
+        if let Some(watch) = watch.filter(open).filter(|_| !self.is_hearsay) {
             self.replica.evidence.watch(watch);
         }
     }
@@ -231,7 +248,7 @@ impl Turn {
     pub(crate) async fn give_up(mut self, status: Status) {
         let end = CallEnd::default();
         self.finish(status, &end);
-        if status == Status::RankRefused {
+        if status == Status::RankRefused && !self.is_hearsay {
             let run = Run {
                 decision: self.decision.clone(),
                 conversation: None,
@@ -267,17 +284,32 @@ impl Turn {
         };
         let id = self.decision.id;
         let replica = &self.replica;
-        let waterfall = replica
-            .mind
-            .lock()
-            .finish(id, &outcome, replica.clock.now());
-        self.notice_silence(&outcome);
+        let learnt = self.learnt(&outcome);
+        let waterfall = replica.mind.lock().finish(id, &learnt, replica.clock.now());
+        if !self.is_hearsay {
+            self.notice_silence(&outcome);
+        }
         if let Some(waterfall) = &waterfall {
             replica.mismatch.see(&self.decision.model, waterfall);
             replica.metrics.ends.waterfall(waterfall);
         }
         let end = End { outcome, waterfall };
         replica.ledger.close(id, end);
+    }
+
+    /// What others' requests may be placed by: of hearsay neither a failure nor how fast a worker is.
+    fn learnt(&self, outcome: &Outcome) -> Outcome {
+        if !self.is_hearsay {
+            return *outcome;
+        }
+        Outcome {
+            status: match outcome.status {
+                Status::Served => Status::Served,
+                _ => Status::Cancelled,
+            },
+            ttft: None,
+            ..*outcome
+        }
     }
 
     /// An engine that finds more in a rank's cache than the index knows, while blocks of the turn before are

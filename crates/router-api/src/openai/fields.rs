@@ -138,6 +138,15 @@ impl<'a> Fields<'a> {
         Ok(given.filter(|it| !it.is_empty()))
     }
 
+    /// The answer that the request goes on with; none where it is `null`.
+    pub(crate) fn previous_response(&self) -> Result<Option<String>, ApiError> {
+        let Some(raw) = self.previous_response_id else {
+            return Ok(None);
+        };
+        let named = serde_json::from_str(raw.get());
+        named.map_err(|error| of_field("previous_response_id", "a text", &error))
+    }
+
     /// The endpoint that takes such a request, for a `/v1/route` that is not told it.
     pub(crate) fn endpoint(&self) -> Endpoint {
         match self.messages {

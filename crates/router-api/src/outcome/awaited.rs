@@ -7,15 +7,12 @@ use std::time::Duration;
 use domain::{DecisionId, TenantId};
 use tokio::time::Instant;
 
+use super::room::{Room, Share};
 use crate::chain::Chain;
 use crate::error::ApiError;
 use crate::query::wrong;
 use crate::turn::Turn;
 
-/// Decisions that wait at once.
-const MAX_AWAITED: usize = 16_384;
-/// Candidates of all of them, about 250 bytes each and so 1 GB: before a large fleet fewer decisions may wait.
-const MAX_CANDIDATES: usize = 4_000_000;
 /// Decisions remembered once they are over, so that a report that is sent again has its answer: as many as are kept
 /// whole.
 const MAX_OVER: usize = 10_000;
@@ -31,11 +28,14 @@ pub(super) struct Awaited {
     chain: Option<Chain>,
     lease: Duration,
     until: Instant,
+    /// Of the room there is; given back with it.
+    _share: Share,
 }
 
 /// All of them, and those that are over.
 #[derive(Default)]
 pub(super) struct Desk {
+    pub(super) room: Room,
     /// Guards what is below; held to look up or to change one, and to look for those whose lease has ended.
     state: Mutex<State>,
 }
@@ -92,8 +92,7 @@ impl Drop for Reported<'_> {
 impl Awaited {
     pub(super) fn new(
         tenant: &TenantId,
-        turn: Turn,
-        chain: Option<Chain>,
+        (turn, chain, share): (Turn, Option<Chain>, Share),
         lease: Duration,
     ) -> Self {
         Self {
@@ -102,6 +101,7 @@ impl Awaited {
             chain,
             lease,
             until: Instant::now() + lease,
+            _share: share,
         }
     }
 
@@ -124,20 +124,8 @@ impl Awaited {
 }
 
 impl Desk {
-    /// Refuses it where too many wait already; its turn is given back then.
-    pub(super) fn take(&self, awaited: Awaited) -> Result<(), ApiError> {
-        let candidates = awaited.turn.decision.snapshot.candidates.len();
-        let most = room_for(candidates);
-        let mut state = self.lock();
-        if most <= state.awaited.len() + state.reported.len() {
-            drop(state);
-            drop(awaited);
-            return Err(ApiError::Unavailable {
-                why: format!("{most} decisions wait for their outcome already"),
-            });
-        }
-        state.awaited.insert(awaited.of.clone(), awaited);
-        Ok(())
+    pub(super) fn take(&self, awaited: Awaited) {
+        self.lock().awaited.insert(awaited.of.clone(), awaited);
     }
 
     /// Takes a decision out, if it waits and its lease goes on; none where its outcome was told before.
@@ -217,29 +205,11 @@ impl State {
     }
 }
 
-/// How many decisions may wait that were made among so many candidates.
-fn room_for(candidates: usize) -> usize {
-    MAX_AWAITED.min(MAX_CANDIDATES / candidates.max(1))
-}
-
 fn expired(id: DecisionId, lease: Duration) -> ApiError {
     ApiError::UnknownDecision {
         why: format!(
             "the lease of decision {id} ended {} s after the last word of it: it counts as cancelled",
             lease.as_secs()
         ),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn before_a_large_fleet_fewer_decisions_may_wait() {
-        assert_eq!(room_for(0), MAX_AWAITED);
-        assert_eq!(room_for(64), MAX_AWAITED);
-        assert_eq!(room_for(512), 7_812);
-        assert_eq!(room_for(20_000), 200);
     }
 }

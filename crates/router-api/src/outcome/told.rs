@@ -4,16 +4,20 @@ use std::time::Duration;
 
 use contracts::rpc::{CallEnd, RankEvidence};
 use domain::{DecisionId, DpRank, Target, Tokens, Usage};
-use routing::{Decision, Status};
+use routing::Status;
 use serde::Deserialize;
 
 use crate::error::{ApiError, excerpt};
 use crate::query::wrong;
+use crate::turn::Turn;
 
 /// The longest time that a report may tell: a day.
 const LONGEST_MS: f64 = 86_400_000.0;
 /// The most tokens that a report may tell: more than any context.
-const MOST_TOKENS: u64 = 1 << 40;
+const MOST_TOKENS: u64 = 1 << 24;
+/// Tokens that an engine may count beyond those that were hashed: of a template, a last block that is not full, and
+/// images.
+const BEYOND_HASHED: u64 = 1 << 14;
 
 /// How far the request has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -127,9 +131,10 @@ impl Told {
         self.report.response_id.as_deref()
     }
 
-    /// What the answer said, where that can be of `decision`.
-    pub(super) fn end(&self, decision: &Decision) -> Result<CallEnd, ApiError> {
+    /// What the answer said, where that can be of `turn`.
+    pub(super) fn end(&self, turn: &Turn) -> Result<CallEnd, ApiError> {
         let report = &self.report;
+        let decision = &turn.decision;
         let decided = decision.place.worker();
         if report
             .worker
@@ -152,14 +157,20 @@ impl Told {
             return Err(wrong("dp_rank", &why));
         }
         Ok(CallEnd {
-            usage: self.usage(decision)?,
+            usage: self.usage(turn)?,
             observed_rank: rank.map(|it| (it, RankEvidence::Body)),
         })
     }
 
     /// None where nothing is told; a count that is left out is the decision's, or none.
-    fn usage(&self, decision: &Decision) -> Result<Option<Usage>, ApiError> {
+    fn usage(&self, turn: &Turn) -> Result<Option<Usage>, ApiError> {
         let report = &self.report;
+        let isl = turn.decision.request.isl;
+        let most = isl.get().saturating_add(BEYOND_HASHED);
+        if turn.tokens_known() && report.prompt_tokens.is_some_and(|it| most < it) {
+            let why = format!("the decision is for a prompt of {} tokens", isl.get());
+            return Err(wrong("prompt_tokens", &why));
+        }
         let told = [
             report.prompt_tokens,
             report.completion_tokens,
@@ -169,9 +180,7 @@ impl Told {
             return Ok(None);
         }
         let usage = Usage {
-            prompt: report
-                .prompt_tokens
-                .map_or(decision.request.isl, Tokens::new),
+            prompt: report.prompt_tokens.map_or(isl, Tokens::new),
             completion: Tokens::new(report.completion_tokens.unwrap_or(0)),
             cached: report.cached_tokens.map(Tokens::new),
         };

@@ -9,6 +9,7 @@ mod dispatch;
 mod edges;
 mod engine;
 mod index;
+mod isolation;
 mod operator;
 mod outcome;
 mod owner;
