@@ -37,7 +37,7 @@ const OPEN: &[&str] = &[
     "--conversation",
     "--state",
     "--to",
-    "--max-model-len",
+    "--tenant",
     "--model",
 ];
 
