@@ -5,8 +5,10 @@ mod agentx;
 mod random;
 mod replay;
 mod trace;
+mod workload;
 
 pub use agentx::{AgentX, Conversation, Turn, working_set};
 pub use random::Random;
 pub use replay::{FleetConfig, Progress, Report, replay};
 pub use trace::{Trace, TraceError, TraceRequest};
+pub use workload::{Begins, Content, Session, Turn as WorkloadTurn, Workload};
