@@ -56,15 +56,22 @@ pub struct Terms {
 }
 
 impl Terms {
+    /// The terms that sum to the cost, by name, in seconds. Whoever shows, records or compares costs goes by this list.
+    pub const fn named(&self) -> [(&'static str, f64); 8] {
+        [
+            ("pending", self.pending),
+            ("miss", self.miss),
+            ("delay", self.delay),
+            ("transfer", self.transfer),
+            ("lockstep", self.lockstep),
+            ("decode", self.decode),
+            ("capacity", self.capacity),
+            ("obligation", self.obligation),
+        ]
+    }
+
     fn sum(&self) -> f64 {
-        self.pending
-            + self.miss
-            + self.delay
-            + self.transfer
-            + self.lockstep
-            + self.decode
-            + self.capacity
-            + self.obligation
+        self.named().iter().map(|(_, seconds)| seconds).sum()
     }
 }
 
