@@ -6,4 +6,6 @@ mod totals;
 mod waterfall;
 
 pub use totals::{Sums, Totals};
-pub use waterfall::{Carrier, Chosen, Observation, Parts, RankKnowledge, Waterfall};
+pub use waterfall::{
+    Carrier, Chosen, Inverted, Levels, Observation, Parts, RankKnowledge, Waterfall,
+};

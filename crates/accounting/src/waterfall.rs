@@ -55,18 +55,37 @@ pub enum RankKnowledge {
 /// One request's levels in tokens of full blocks, each at most the largest multiple of the block size
 /// below `isl`, and `ceiling >= stored >= best >= ready >= chosen`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waterfall {
-    isl: Tokens,
-    ceiling: Tokens,
-    stored: Tokens,
-    best: Tokens,
-    ready: Tokens,
-    chosen: Tokens,
-    realised: Option<Tokens>,
-    sub_block: Tokens,
-    rank: RankKnowledge,
-    carrier: Carrier,
+pub struct Waterfall(Levels);
+
+/// The levels of a waterfall as they are written down; read back they are a [`Waterfall`] if they are in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Levels {
+    /// Input tokens of the request.
+    pub isl: Tokens,
+    /// The longest prefix an earlier request carried or a rank announced.
+    pub ceiling: Tokens,
+    /// Ever announced by a rank.
+    pub stored: Tokens,
+    /// Held by any target.
+    pub best: Tokens,
+    /// Held by an eligible target.
+    pub ready: Tokens,
+    /// Held by the chosen target.
+    pub chosen: Tokens,
+    /// What the engine took from its cache, in full blocks; none when it does not say.
+    pub realised: Option<Tokens>,
+    /// Cached tokens the engine reported beyond `realised`.
+    pub sub_block: Tokens,
+    /// Whether the rank that served it is known.
+    pub rank: RankKnowledge,
+    /// Whether whoever carried what nobody had announced was still running.
+    pub carrier: Carrier,
 }
+
+/// Levels that are no waterfall's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a level is above the one before it")]
+pub struct Inverted;
 
 /// Where a request's uncached tokens were lost. Their sum is exactly `isl - realised`, or `isl - chosen`
 /// where `realised` is unknown.
@@ -116,7 +135,7 @@ impl Waterfall {
         let stored = full(observed.stored).max(best);
         let ceiling = full(observed.ceiling).max(stored);
         let reported = observed.realised.unwrap_or(Tokens::ZERO);
-        Self {
+        Self(Levels {
             isl,
             ceiling,
             stored,
@@ -127,71 +146,98 @@ impl Waterfall {
             sub_block: reported.saturating_sub(realised.unwrap_or(Tokens::ZERO)),
             rank,
             carrier: observed.carrier,
-        }
+        })
+    }
+
+    /// Its levels, to be written down.
+    pub const fn levels(&self) -> Levels {
+        self.0
     }
 
     /// Input tokens of the request.
     pub const fn isl(&self) -> Tokens {
-        self.isl
+        self.0.isl
     }
 
     /// The longest prefix an earlier request carried or a rank announced.
     pub const fn ceiling(&self) -> Tokens {
-        self.ceiling
+        self.0.ceiling
     }
 
     /// The longest prefix a rank ever announced.
     pub const fn stored(&self) -> Tokens {
-        self.stored
+        self.0.stored
     }
 
     /// The longest prefix any target held.
     pub const fn best(&self) -> Tokens {
-        self.best
+        self.0.best
     }
 
     /// The longest prefix an eligible target held.
     pub const fn ready(&self) -> Tokens {
-        self.ready
+        self.0.ready
     }
 
     /// The prefix the chosen target held.
     pub const fn chosen(&self) -> Tokens {
-        self.chosen
+        self.0.chosen
     }
 
     /// What the engine took from its cache, in full blocks; none when it does not say.
     pub const fn realised(&self) -> Option<Tokens> {
-        self.realised
+        self.0.realised
     }
 
     /// Cached tokens the engine reported beyond `realised`.
     pub const fn sub_block(&self) -> Tokens {
-        self.sub_block
+        self.0.sub_block
     }
 
     /// Whether the rank that served it is known.
     pub const fn rank(&self) -> RankKnowledge {
-        self.rank
+        self.0.rank
     }
 
     /// Where the uncached tokens were lost.
     pub fn parts(&self) -> Parts {
-        let not_stored = self.ceiling.saturating_sub(self.stored);
-        let (in_flight, unannounced) = match self.carrier {
+        let not_stored = self.0.ceiling.saturating_sub(self.0.stored);
+        let (in_flight, unannounced) = match self.0.carrier {
             Carrier::Unfinished => (not_stored, Tokens::ZERO),
             Carrier::FinishedOrUnknown => (Tokens::ZERO, not_stored),
         };
         Parts {
-            cold: self.isl.saturating_sub(self.ceiling),
+            cold: self.0.isl.saturating_sub(self.0.ceiling),
             in_flight,
             unannounced,
-            capacity: self.stored.saturating_sub(self.best),
-            unavailable: self.best.saturating_sub(self.ready),
-            routing: self.ready.saturating_sub(self.chosen),
+            capacity: self.0.stored.saturating_sub(self.0.best),
+            unavailable: self.0.best.saturating_sub(self.0.ready),
+            routing: self.0.ready.saturating_sub(self.0.chosen),
             index_error: self
+                .0
                 .realised
-                .map(|realised| signed(self.chosen) - signed(realised)),
+                .map(|realised| signed(self.0.chosen) - signed(realised)),
+        }
+    }
+}
+
+impl TryFrom<Levels> for Waterfall {
+    type Error = Inverted;
+
+    fn try_from(levels: Levels) -> Result<Self, Inverted> {
+        let Levels {
+            isl,
+            ceiling,
+            stored,
+            best,
+            ready,
+            chosen,
+            ..
+        } = levels;
+        let falling = [isl, ceiling, stored, best, ready, chosen];
+        match falling.is_sorted_by(|higher, lower| lower <= higher) {
+            true => Ok(Self(levels)),
+            false => Err(Inverted),
         }
     }
 }

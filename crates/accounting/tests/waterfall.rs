@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use accounting::{Carrier, Chosen, Observation, Parts, RankKnowledge, Sums, Totals, Waterfall};
+use accounting::{
+    Carrier, Chosen, Levels, Observation, Parts, RankKnowledge, Sums, Totals, Waterfall,
+};
 use domain::{BlockSize, Tokens};
 use proptest::prelude::*;
 
@@ -187,6 +189,16 @@ proptest! {
         prop_assert!(realised == Tokens::ZERO || realised < waterfall.isl());
         let reported = observation.realised.unwrap_or(Tokens::ZERO);
         prop_assert_eq!(realised + waterfall.sub_block(), reported);
+    }
+
+    #[test]
+    fn a_waterfall_written_down_is_read_back_and_an_inverted_one_is_refused(observation in observations()) {
+        let waterfall = Waterfall::new(observation);
+        let levels = waterfall.levels();
+        prop_assert_eq!(Waterfall::try_from(levels), Ok(waterfall));
+        let above = levels.ready + Tokens::new(1);
+        let inverted = Waterfall::try_from(Levels { chosen: above, ..levels });
+        prop_assert!(inverted.is_err());
     }
 
     #[test]

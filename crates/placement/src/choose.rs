@@ -1,5 +1,7 @@
 //! The decision itself.
 
+use std::fmt;
+
 use domain::{Epoch, Target, WorkerId};
 
 use crate::Policy;
@@ -74,6 +76,21 @@ pub enum Reason {
         /// How many were as good as equal.
         among: u32,
     },
+}
+
+/// Its word in records and in the API, which outlives the variant's name.
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Turn => f.write_str("turn"),
+            Self::Drawn => f.write_str("drawn"),
+            Self::LessBusyOfTwo => f.write_str("less_busy_of_two"),
+            Self::LeastCost => f.write_str("least_cost"),
+            Self::NearTie { among } => write!(f, "near_tie_of_{among}"),
+            Self::Hinted { among } => write!(f, "hinted_of_{among}"),
+            Self::Rendezvous { among } => write!(f, "rendezvous_of_{among}"),
+        }
+    }
 }
 
 /// A decision and all that was weighed.

@@ -13,15 +13,8 @@ pub(super) fn choice(choice: &Choice) -> String {
 }
 
 pub(super) fn reason(reason: Reason) -> String {
-    use placement::Reason as By;
     match reason {
-        Reason::Policy(By::Turn) => "turn".to_owned(),
-        Reason::Policy(By::Drawn) => "drawn".to_owned(),
-        Reason::Policy(By::LessBusyOfTwo) => "less_busy_of_two".to_owned(),
-        Reason::Policy(By::LeastCost) => "least_cost".to_owned(),
-        Reason::Policy(By::NearTie { among }) => format!("near_tie_of_{among}"),
-        Reason::Policy(By::Hinted { among }) => format!("hinted_of_{among}"),
-        Reason::Policy(By::Rendezvous { among }) => format!("rendezvous_of_{among}"),
+        Reason::Policy(by) => by.to_string(),
         Reason::Bound => "bound".to_owned(),
         Reason::BoundForLackOfOthers => "bound_for_lack_of_others".to_owned(),
         Reason::Excursion => "excursion".to_owned(),
