@@ -20,9 +20,10 @@ pub struct Workload {
 /// a session of one turn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Session {
-    /// Whether its requests name their conversation.
-    pub named: bool,
-    /// The session it was started from, whose id its requests give as their parent's.
+    /// The conversation that its requests name, if they name one: its own where each waits for the answer to the one
+    /// before, that of other sessions too where a trace says by the clock when each turn arrives.
+    pub conversation: Option<u32>,
+    /// The session it was started from, whose conversation its requests give as their parent's.
     pub parent: Option<usize>,
     /// The tenant, whose salt sets its blocks apart from those of other tenants; one for all where there are none.
     pub tenant: u32,
