@@ -6,6 +6,28 @@ use std::path::Path;
 use prost::Message as _;
 
 const PROTO: &str = "../../proto";
+/// Messages that have a form in JSON too.
+const IN_JSON: [&str; 13] = [
+    "Decision",
+    "Levels",
+    "Digest",
+    "Place",
+    "Asked",
+    "Hint",
+    "Snapshot",
+    "Candidate",
+    "Choice",
+    "Score",
+    "Term",
+    "Target",
+    "Hint.hint",
+];
+/// Enums that JSON names, where they are in [`IN_JSON`].
+const NAMED_IN_JSON: [(&str, &str); 3] = [
+    ("Decision.endpoint", "endpoint"),
+    ("Candidate.state", "target_state"),
+    ("Candidate.barred", "barred"),
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed={PROTO}");
@@ -17,6 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "rankway/v1/feed.proto",
         "rankway/v1/dispatch.proto",
         "rankway/v1/status.proto",
+        "rankway/v1/records.proto",
         "rankway/store/v1/index.proto",
     ];
     let descriptors = protox::compile(files, [PROTO])?;
@@ -25,8 +48,22 @@ fn main() -> Result<(), Box<dyn Error>> {
         Path::new(&out).join("descriptors.bin"),
         descriptors.encode_to_vec(),
     )?;
-    tonic_prost_build::configure()
-        .bytes(".")
-        .compile_fds(descriptors)?;
+    let mut builder = tonic_prost_build::configure().bytes(".");
+    for message in IN_JSON {
+        let path = format!("rankway.v1.{message}");
+        let is_oneof = message.contains('.');
+        let attribute = match is_oneof {
+            true => "#[serde(rename_all = \"snake_case\")]",
+            false => "#[serde(default)]",
+        };
+        builder = builder
+            .type_attribute(&path, "#[derive(serde::Serialize, serde::Deserialize)]")
+            .type_attribute(&path, attribute);
+    }
+    for (field, name) in NAMED_IN_JSON {
+        let attribute = format!("#[serde(with = \"crate::convert::json::{name}\")]");
+        builder = builder.field_attribute(format!("rankway.v1.{field}"), attribute);
+    }
+    builder.compile_fds(descriptors)?;
     Ok(())
 }

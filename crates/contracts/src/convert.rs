@@ -2,12 +2,16 @@
 
 mod affinity;
 mod affinity_calls;
+mod decision;
 pub(crate) mod dispatch_calls;
 mod fleet;
 mod index_calls;
 mod index_store;
+pub(crate) mod json;
 mod kv;
 mod load;
+mod outcome;
+mod placement;
 mod share;
 
 use bytes::Bytes;

@@ -1,6 +1,7 @@
 //! What services say to each other: topics, tables, records and calls, and nothing of how they compute.
 
 mod convert;
+mod decision;
 pub mod grpc;
 pub mod index_store;
 mod records;
@@ -10,6 +11,9 @@ mod wire;
 
 use bytes::Bytes;
 
+pub use decision::{
+    Cacheable, DecisionRecord, Digest, EXCERPT, OutcomeRecord, RecordedChoice, RecordedScore,
+};
 pub use domain::ReservationChange;
 pub use records::{FleetEntry, FleetError, LONGEST_LEASE, LoadReport, ReservationBatch};
 
@@ -33,6 +37,15 @@ pub enum DecodeError {
         /// The cause.
         #[source]
         source: prost::DecodeError,
+    },
+    /// They are no JSON of this kind.
+    #[error("decode {what}")]
+    Json {
+        /// What they should have been.
+        what: &'static str,
+        /// The cause.
+        #[source]
+        source: serde_json::Error,
     },
     /// A field is missing or holds no valid value.
     #[error("decode {what}: field {field} {why}")]

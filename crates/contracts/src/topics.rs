@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use bus::{Layout, LogKind, Partition, Table, TableKind, TableSpec, TopicSpec};
-use domain::{ConversationId, DpRank, WorkerId};
+use domain::{DecisionId, DpRank, WorkerId};
+use xxhash_rust::xxh3::xxh3_64;
 
 const PARTITIONS: u32 = 16;
 const HOUR: Duration = Duration::from_secs(3600);
@@ -28,7 +29,7 @@ pub const RESERVATIONS: TopicSpec = TopicSpec {
     partitions: PARTITIONS,
     kind: LogKind::Ephemeral,
 };
-/// What routers decided; key conversation.
+/// What routers decided; key the conversation's hash, payload [`crate::DecisionRecord`].
 pub const DECISIONS: TopicSpec = TopicSpec {
     name: "decisions",
     partitions: PARTITIONS,
@@ -36,7 +37,7 @@ pub const DECISIONS: TopicSpec = TopicSpec {
         retention: HOUR.saturating_mul(24),
     },
 };
-/// What came of it; key conversation.
+/// What came of it; key as of the decision, payload [`crate::OutcomeRecord`].
 pub const OUTCOMES: TopicSpec = TopicSpec {
     name: "outcomes",
     partitions: PARTITIONS,
@@ -80,7 +81,10 @@ pub fn kv_events_of(worker: &WorkerId, dp_rank: DpRank) -> Partition {
     KV_EVENTS.partition_of(&format!("{worker}/{dp_rank}"))
 }
 
-/// The partition of `topic` that carries one conversation's decisions or outcomes.
-pub fn of_conversation(topic: &TopicSpec, conversation: &ConversationId) -> Partition {
-    topic.partition_of(conversation.as_str())
+/// The partition of `topic` that carries one conversation's decisions or outcomes. The key is 16 hexadecimal digits of the
+/// conversation's hash, so that its id is not where anybody may read it; of a request without a conversation they are of
+/// its decision's.
+pub fn of_conversation(topic: &TopicSpec, conversation: Option<u64>, id: DecisionId) -> Partition {
+    let without = || xxh3_64(&id.get().to_be_bytes());
+    topic.partition_of(&format!("{:016x}", conversation.unwrap_or_else(without)))
 }

@@ -1,0 +1,420 @@
+//! Decisions and outcomes survive being recorded, bit for bit.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use accounting::{Carrier, Chosen, Observation, Waterfall};
+use contracts::{
+    Cacheable, DecisionRecord, Digest, EXCERPT, Encoding, OutcomeRecord, RecordedChoice,
+    RecordedScore,
+};
+use domain::{
+    BlockSize, DecisionId, DpRank, Endpoint, Target, TargetState, Timestamp, Tokens, Usage,
+};
+use placement::{
+    Barred, Candidate, Held, Hint, Obligation, Place, Policy, Request, Snapshot, choose,
+};
+use proptest::prelude::*;
+
+/// The largest batch on the bus: a whole record of a usual fleet has to fit into it.
+const BATCH_BYTES: usize = 256 << 10;
+
+const STATES: [TargetState; 7] = [
+    TargetState::Warming,
+    TargetState::Ready,
+    TargetState::Suspect,
+    TargetState::Partial,
+    TargetState::Draining,
+    TargetState::Leaving,
+    TargetState::Gone,
+];
+
+fn tokens() -> impl Strategy<Value = Tokens> {
+    any::<u64>().prop_map(Tokens::new)
+}
+
+fn target() -> impl Strategy<Value = Target> {
+    ("[a-z0-9.:]{1,20}", any::<u64>(), any::<u32>())
+        .prop_map(|(worker, epoch, rank)| format!("{worker}#{epoch}/{rank}").parse().unwrap())
+}
+
+fn place() -> impl Strategy<Value = Place> {
+    prop_oneof![
+        target().prop_map(Place::Target),
+        target().prop_map(|it| Place::Worker {
+            worker: it.worker,
+            epoch: it.epoch,
+        }),
+    ]
+}
+
+fn hint() -> impl Strategy<Value = Hint> {
+    prop_oneof![
+        target().prop_map(Hint::Near),
+        any::<u64>().prop_map(Hint::Bucket),
+        any::<u64>().prop_map(Hint::Home),
+    ]
+}
+
+/// Any bits at all.
+fn bits() -> BoxedStrategy<f64> {
+    any::<u64>().prop_map(f64::from_bits).boxed()
+}
+
+/// Any number that JSON can have.
+fn finite() -> BoxedStrategy<f64> {
+    let special = [
+        0.0,
+        -0.0,
+        0.1 + 0.2,
+        f64::MIN_POSITIVE,
+        f64::MAX,
+        5e-324,
+        1e23,
+    ];
+    let any = any::<u64>().prop_map(f64::from_bits);
+    prop_oneof![
+        prop::sample::select(special.to_vec()),
+        any.prop_filter("a number", |it| it.is_finite()),
+    ]
+    .boxed()
+}
+
+prop_compose! {
+    fn candidate(number: BoxedStrategy<f64>)(
+        target in target(),
+        state in prop::sample::select(STATES.to_vec()),
+        barred in prop::option::of(prop::sample::select(vec![
+            Barred::Tried, Barred::NoAdapter, Barred::FailedLately,
+        ])),
+        block_size in 1..65_537_u32,
+        held in [tokens(), tokens(), tokens()],
+        flows in [tokens(), tokens(), tokens(), tokens(), tokens()],
+        flags: [bool; 2],
+        counts: [u32; 2],
+        capacity in prop::option::of(tokens()),
+        numbers in [number.clone(), number.clone(), number.clone(), number],
+    ) -> Candidate {
+        let [gpu, host, disk] = held;
+        let [presumed, in_flight, pending, foreign, resident] = flows;
+        let [utilisation, obliged, prefill_rate, decode_step] = numbers;
+        // No `..`: a field that is added has to be drawn here too.
+        Candidate {
+            target,
+            state,
+            barred,
+            block_size: BlockSize::new(block_size).unwrap(),
+            held: Held { gpu, host, disk },
+            presumed,
+            index_known: flags[0],
+            has_events: flags[1],
+            in_flight,
+            pending,
+            foreign,
+            active: counts[0],
+            resident,
+            capacity,
+            utilisation,
+            obligation: Obligation { tokens: obliged, conversations: counts[1] },
+            prefill_rate,
+            decode_step,
+        }
+    }
+}
+
+prop_compose! {
+    fn score(number: BoxedStrategy<f64>)(
+        target in target(),
+        cost in number.clone(),
+        credited in tokens(),
+        uncached in tokens(),
+        terms in prop::collection::vec(("[a-z]{1,8}", number), 0..4),
+    ) -> RecordedScore {
+        RecordedScore { target, cost, credited, uncached, terms }
+    }
+}
+
+prop_compose! {
+    fn weighed(number: BoxedStrategy<f64>)(
+        candidates in prop::collection::vec(candidate(number.clone()), 0..20),
+        turn: u64,
+        reuse in number.clone(),
+        choice in prop::option::of((
+            place(), "[a-z_0-9]{1,20}", prop::collection::vec(score(number), 0..20),
+        )),
+    ) -> (Snapshot, Option<RecordedChoice>) {
+        let choice = choice.map(|(place, reason, scores)| RecordedChoice { place, reason, scores });
+        (Snapshot { candidates, turn, reuse }, choice)
+    }
+}
+
+prop_compose! {
+    fn record(number: BoxedStrategy<f64>)(
+        ids in (any::<u128>(), prop::option::of(any::<u128>())),
+        at: u64,
+        endpoint in prop::sample::select(Endpoint::ALL.to_vec()),
+        places in (place(), prop::option::of(target())),
+        words in ("[a-z_0-9]{0,20}", "[a-z_]{0,20}", prop::collection::vec("[a-z_]{1,20}", 0..3)),
+        free: bool,
+        uncached in prop::option::of(tokens()),
+        levels in prop::option::of([tokens(), tokens(), tokens(), tokens()]),
+        index_age in prop::option::of(any::<u64>()),
+        policy in prop::sample::select(Policy::ALL.to_vec()),
+        seed: u64,
+        asked in (tokens(), prop::option::of(any::<u64>()), prop::option::of(hint())),
+        weighed in weighed(number),
+        digest in prop::option::of((any::<u32>(), any::<u64>())),
+    ) -> DecisionRecord {
+        let (isl, conversation, hint) = asked;
+        let (snapshot, choice) = weighed;
+        let (reason, binding, degraded) = words;
+        DecisionRecord {
+            id: DecisionId::new(ids.0),
+            router: "router-1".parse().unwrap(),
+            at: Timestamp::from_micros(at),
+            model: "a/model".parse().unwrap(),
+            endpoint,
+            retry_of: ids.1.map(DecisionId::new),
+            place: places.0,
+            wanted: places.1,
+            reason,
+            binding,
+            degraded,
+            free,
+            uncached,
+            cacheable: levels.map(|[ceiling, stored, best, ready]| Cacheable {
+                ceiling, stored, best, ready,
+            }),
+            index_age: index_age.map(Duration::from_nanos),
+            policy,
+            seed,
+            asked: Request { isl, conversation, hint },
+            snapshot,
+            choice,
+            digest: digest.map(|(candidates, snapshot)| Digest { candidates, snapshot }),
+        }
+    }
+}
+
+prop_compose! {
+    fn outcome()(
+        id: u128,
+        at: u64,
+        status in "[a-z_]{1,20}",
+        times: [Option<u64>; 2],
+        observed_rank in prop::option::of(any::<u32>()),
+        usage in prop::option::of((tokens(), tokens(), prop::option::of(tokens()))),
+        levels in prop::option::of([0..9_000_u64, 0..9_000, 0..9_000, 0..9_000, 0..9_000, 0..9_000]),
+        realised in prop::option::of(0..9_000_u64),
+        flags: [bool; 2],
+    ) -> OutcomeRecord {
+        let waterfall = levels.map(|it| {
+            let [isl, ceiling, stored, best, ready, chosen] = it.map(Tokens::new);
+            Waterfall::new(Observation {
+                isl,
+                block_size: BlockSize::new(16).unwrap(),
+                ceiling,
+                stored,
+                best,
+                ready,
+                chosen: if flags[0] { Chosen::Held(chosen) } else { Chosen::RankUnknown },
+                realised: realised.map(Tokens::new),
+                carrier: if flags[1] { Carrier::Unfinished } else { Carrier::FinishedOrUnknown },
+            })
+        });
+        OutcomeRecord {
+            id: DecisionId::new(id),
+            router: "router-1".parse().unwrap(),
+            at: Timestamp::from_micros(at),
+            model: "a/model".parse().unwrap(),
+            status,
+            ttft: times[0].map(Duration::from_nanos),
+            duration: times[1].map(Duration::from_nanos),
+            observed_rank: observed_rank.map(DpRank::new),
+            usage: usage.map(|(prompt, completion, cached)| Usage { prompt, completion, cached }),
+            waterfall,
+        }
+    }
+}
+
+/// Equal texts: of floats, equal ones may differ in their bits, and those that are no numbers are equal to none.
+fn same(one: &DecisionRecord, other: &DecisionRecord) -> bool {
+    one.to_bytes() == other.to_bytes() && format!("{one:?}") == format!("{other:?}")
+}
+
+proptest! {
+    #[test]
+    fn a_decision_comes_back_bit_for_bit_with_every_field(record in record(bits())) {
+        let again = DecisionRecord::from_bytes(&record.to_bytes()).unwrap();
+        prop_assert!(same(&again, &record), "{again:?}\n{record:?}");
+    }
+
+    #[test]
+    fn a_line_of_json_says_the_same_bits(record in record(finite())) {
+        let line = record.to_json();
+        prop_assert!(!line.contains('\n'));
+        let again = DecisionRecord::from_json(&line).unwrap();
+        prop_assert!(same(&again, &record), "{line}");
+    }
+
+    #[test]
+    fn an_outcome_comes_back_with_every_field(outcome in outcome()) {
+        let again = OutcomeRecord::from_bytes(&outcome.to_bytes()).unwrap();
+        prop_assert_eq!(again, outcome);
+    }
+
+    #[test]
+    fn cut_or_changed_bytes_are_an_error_or_a_decision(
+        record in record(bits()), at in any::<prop::sample::Index>(), bit in 0..8_u32, cuts: bool,
+    ) {
+        let mut bytes = record.to_bytes().to_vec();
+        let at = at.index(bytes.len());
+        match cuts {
+            true => bytes.truncate(at),
+            false => bytes[at] ^= 1 << bit,
+        }
+        if let Ok(read) = DecisionRecord::from_bytes(&bytes) {
+            prop_assert!(same(&DecisionRecord::from_bytes(&read.to_bytes()).unwrap(), &read));
+        }
+    }
+
+    #[test]
+    fn a_decision_that_is_not_recorded_whole_has_its_place_the_cheapest_and_a_digest(
+        whole in record(finite()).prop_map(|it| DecisionRecord { digest: None, ..it }),
+    ) {
+        let part = whole.clone().excerpt();
+        prop_assert!(!part.is_whole());
+        prop_assert_eq!(part.digest, Some(Digest::of(&whole.snapshot)));
+        prop_assert!(part.snapshot.candidates.len() <= EXCERPT);
+        let all = &whole.snapshot.candidates;
+        prop_assert!(part.snapshot.candidates.iter().all(|it| all.contains(it)));
+        prop_assert_eq!(&part.clone().excerpt(), &part);
+    }
+}
+
+/// A fleet of `targets` ranks, eight to a worker with the longest name there is.
+fn fleet(targets: u32) -> Snapshot {
+    let name = "w".repeat(120);
+    let candidate = |rank: u32| Candidate {
+        target: format!("{name}-{}#18446744073709551615/{rank}", rank / 8)
+            .parse()
+            .unwrap(),
+        state: TargetState::Ready,
+        barred: None,
+        block_size: BlockSize::new(16).unwrap(),
+        held: Held {
+            gpu: Tokens::new(u64::from(rank) * 16),
+            host: Tokens::new(u64::from(rank) * 16),
+            disk: Tokens::new(u64::from(rank) * 16),
+        },
+        presumed: Tokens::ZERO,
+        index_known: true,
+        has_events: true,
+        in_flight: Tokens::ZERO,
+        pending: Tokens::new(1_000_000),
+        foreign: Tokens::new(1_000_000),
+        active: 1_000,
+        resident: Tokens::new(10_000_000),
+        capacity: Some(Tokens::new(10_000_000)),
+        utilisation: 0.1 + 0.2,
+        obligation: Obligation {
+            tokens: 1.0 / 3.0,
+            conversations: 100,
+        },
+        prefill_rate: 1e4 / 3.0,
+        decode_step: 0.01,
+    };
+    Snapshot {
+        candidates: (0..targets).map(candidate).collect(),
+        turn: 1,
+        reuse: 0.5,
+    }
+}
+
+fn decided(targets: u32) -> DecisionRecord {
+    let asked = Request {
+        isl: Tokens::new(142_000),
+        conversation: Some(7),
+        hint: None,
+    };
+    let snapshot = fleet(targets);
+    let choice = choose(&asked, &snapshot, Policy::Kv, 3).unwrap();
+    DecisionRecord {
+        id: DecisionId::new(1),
+        router: "router-1".parse().unwrap(),
+        at: Timestamp::from_micros(1),
+        model: "m".parse().unwrap(),
+        endpoint: Endpoint::Chat,
+        retry_of: None,
+        place: choice.place.clone(),
+        wanted: None,
+        reason: choice.reason.to_string(),
+        binding: "create".to_owned(),
+        degraded: Vec::new(),
+        free: true,
+        uncached: None,
+        cacheable: None,
+        index_age: None,
+        policy: Policy::Kv,
+        seed: 3,
+        asked,
+        snapshot,
+        choice: Some(RecordedChoice::of(&choice)),
+        digest: None,
+    }
+}
+
+#[test]
+fn a_whole_decision_among_128_targets_fits_into_a_batch() {
+    let record = decided(128);
+    let whole = record.to_bytes().len();
+    assert!(whole < BATCH_BYTES, "{whole} bytes");
+    let part = record.clone().excerpt();
+    assert!(part.to_bytes().len() < 6_000, "{}", part.to_bytes().len());
+    let chosen = record.place.target().unwrap();
+    assert_eq!(part.snapshot.candidates.len(), EXCERPT);
+    let mut kept = part.snapshot.candidates.iter();
+    assert!(kept.any(|it| it.target == *chosen));
+    let scores = |it: &DecisionRecord| it.choice.clone().unwrap().scores;
+    let mut costs: Vec<f64> = scores(&record).iter().map(|it| it.cost).collect();
+    costs.sort_by(f64::total_cmp);
+    let others = scores(&part);
+    let others = others.iter().filter(|it| it.target != *chosen);
+    assert!(others.clone().count() > 0);
+    assert!(others.into_iter().all(|it| it.cost <= costs[EXCERPT]));
+}
+
+#[test]
+fn a_recorded_decision_is_made_again_from_its_line_and_its_bytes() {
+    let record = decided(16);
+    let bytes = DecisionRecord::from_bytes(&record.to_bytes()).unwrap();
+    let line = DecisionRecord::from_json(&record.to_json()).unwrap();
+    for it in [bytes, line] {
+        let again = choose(&it.asked, &it.snapshot, it.policy, it.seed).unwrap();
+        let again = RecordedChoice::of(&again);
+        assert_eq!(again.to_bytes(), it.choice.unwrap().to_bytes());
+    }
+}
+
+#[test]
+fn a_line_that_is_no_decision_says_what_is_wrong() {
+    let line = decided(1).to_json();
+    for (wrong, says) in [
+        ("{".to_owned(), "decode decision"),
+        ("{}".to_owned(), "id"),
+        (
+            line.replace("TARGET_STATE_READY", "FINE"),
+            "decode decision",
+        ),
+        (
+            line.replace("\"policy\":\"kv\"", "\"policy\":\"best\""),
+            "policy",
+        ),
+        (line.replace("\"reuse\":0.5", "\"reuse\":null"), "reuse"),
+    ] {
+        assert_ne!(wrong, line);
+        let error = DecisionRecord::from_json(&wrong).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+}
