@@ -48,7 +48,7 @@ fn run(trace: &Trace, policy: Policy) -> Report {
 fn the_same_replay_gives_the_same_report_bit_for_bit() {
     let trace = conversations(10);
 
-    for policy in Policy::ALL {
+    for policy in Policy::ALL.iter().copied() {
         assert_eq!(run(&trace, policy), run(&trace, policy));
     }
 }
@@ -58,7 +58,7 @@ fn every_request_is_served_and_every_token_accounted_for() {
     let trace = conversations(10);
     let isl: u64 = trace.requests.iter().map(|it| it.isl.get()).sum();
 
-    for policy in Policy::ALL {
+    for policy in Policy::ALL.iter().copied() {
         let report = run(&trace, policy);
 
         assert_eq!((report.requests, report.errors), (90, 0));
@@ -77,7 +77,7 @@ fn kv_finds_what_turns_in_rotation_miss_and_spreads_the_work() {
     let trace = conversations(20);
 
     let baseline = run(&trace, Policy::TargetRoundRobin);
-    let kv = run(&trace, Policy::Kv);
+    let kv = run(&trace, Policy::KV);
 
     let ratio = |report: &Report| report.totals.realised_over_ceiling().unwrap();
     assert!(ratio(&kv) > 0.95, "{}", ratio(&kv));

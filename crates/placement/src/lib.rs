@@ -4,16 +4,17 @@
 //! It knows neither conversations nor bindings: those are decided above, in `routing`.
 
 mod choose;
-mod cost;
 mod draw;
+mod kv;
 mod obligations;
+mod policies;
 mod policy;
 mod reservations;
 mod snapshot;
 
 pub use choose::{Choice, NoCandidate, Place, Reason, choose};
-pub use cost::{Scored, Terms};
+pub use kv::{Scored, Terms, Weights};
 pub use obligations::{BoundTurn, Obligation, Obligations};
-pub use policy::{Policy, UnknownPolicy};
+pub use policy::{InvalidPolicy, Policies, Policy};
 pub use reservations::{Refused, Reservation, Reservations, landmarks};
 pub use snapshot::{Barred, Candidate, Held, Hint, Request, Snapshot};

@@ -102,6 +102,16 @@ pub struct Held {
     pub disk: Tokens,
 }
 
+impl Snapshot {
+    /// Which may be chosen: those that take new requests; of them those that did not fail lately, unless all did.
+    pub(crate) fn is_open(&self) -> impl Fn(&Candidate) -> bool + use<> {
+        let failed = |it: &Candidate| it.barred == Some(Barred::FailedLately);
+        let mut candidates = self.candidates.iter();
+        let all_failed = !candidates.any(|it| it.takes_new() && !failed(it));
+        move |it| it.takes_new() && (all_failed || !failed(it))
+    }
+}
+
 impl Candidate {
     /// Whether a request without a binding may go there.
     pub fn takes_new(&self) -> bool {

@@ -13,7 +13,7 @@ use affinity::Owner;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
 use domain::ServiceKind;
-use placement::Policy;
+use placement::{Policies, Policy};
 use worker_adapter::EngineUrl;
 
 pub(crate) use self::fake_engine::FakeEngineArgs;
@@ -23,7 +23,9 @@ pub(crate) use self::operate::{
 };
 pub(crate) use self::service::{IndexerArgs, ServiceArgs, Serving};
 pub(crate) use self::values::distinct;
-use self::values::{address, admin_url, bus_url, decision_id, number, rank_source, whole};
+use self::values::{
+    address, admin_url, bus_url, decision_id, number, policies, rank_source, whole,
+};
 use crate::failure::Failure;
 use crate::{alone, config, demo, explain, index, replay, up};
 
@@ -100,14 +102,13 @@ enum Command {
 Runs the same seeded agent workload through each policy, over real sockets, and compares what the
 fleet took from its caches with what it could have.")]
 pub(crate) struct DemoArgs {
-    /// Policies to run, in this order, of kv, round_robin, random, target_round_robin, power_of_two
     #[arg(
         long,
-        value_delimiter = ',',
+        help = policies("Policies to run, in this order,"),
         default_value = "round_robin,kv",
         env = "RANKWAY_DEMO_POLICY"
     )]
-    pub(crate) policy: Vec<Policy>,
+    pub(crate) policy: Vec<Policies>,
     /// Conversations that are begun; their sub-agents add to them, and the engines' caches grow with all
     #[arg(
         long,
@@ -168,8 +169,7 @@ pub(crate) struct SettingsArgs {
         value_parser = NonEmptyStringValueParser::new()
     )]
     pub(crate) admin_token: Option<String>,
-    /// Routing policy: kv, round_robin, random, target_round_robin or power_of_two [default: kv]
-    #[arg(long, env = "RANKWAY_POLICY")]
+    #[arg(long, env = "RANKWAY_POLICY", help = policies("Routing policy [default: kv],"))]
     pub(crate) policy: Option<Policy>,
     /// Who decides the rank of a conversation: engine or router (dynamo means router)
     /// [default: the engine where it keeps conversations on ranks by itself, else the router]
@@ -208,14 +208,13 @@ pub(crate) struct ReplayArgs {
     /// The trace; `sample` is the one that comes with Rankway
     #[arg(value_name = "TRACE")]
     pub(crate) trace: PathBuf,
-    /// Policies to compare, of kv, round_robin, random, target_round_robin, power_of_two
     #[arg(
         long,
-        value_delimiter = ',',
+        help = policies("Policies to compare,"),
         default_value = "round_robin,target_round_robin,kv",
         env = "RANKWAY_REPLAY_POLICY"
     )]
-    pub(crate) policy: Vec<Policy>,
+    pub(crate) policy: Vec<Policies>,
     /// Workers of the fleet
     #[arg(
         long,

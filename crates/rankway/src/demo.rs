@@ -6,7 +6,6 @@ mod pass;
 use std::time::Duration;
 
 use fleet_sim::{AgentX, Conversation, working_set};
-use placement::Policy;
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -128,7 +127,7 @@ fn introduce(begun: u32, conversations: &[Conversation], fleet: &Fleet) -> anyho
 
 fn conclude(args: &DemoArgs, passes: Vec<PassReport>) -> Result<(), Failure> {
     let checks = Checks::of(&passes);
-    let ours = passes.iter().find(|it| it.policy.policy == Policy::Kv);
+    let ours = passes.iter().find(|it| !it.policy.policy.is_baseline());
     let kept = ours.and_then(PassReport::describe);
     let comparison = Comparison {
         workload: "agentx 1:16".to_owned(),
@@ -177,7 +176,7 @@ const KV_GOAL: f64 = 0.95;
 
 impl Checks {
     fn of(passes: &[PassReport]) -> Self {
-        let ours = || passes.iter().filter(|it| it.policy.policy == Policy::Kv);
+        let ours = || passes.iter().filter(|it| !it.policy.policy.is_baseline());
         let reaches =
             |report: &PolicyReport| report.realised_over_ceiling.is_some_and(|it| it >= KV_GOAL);
         Self {

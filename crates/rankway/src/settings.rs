@@ -10,7 +10,6 @@ use affinity::Owner;
 use clap::CommandFactory as _;
 use contracts::rpc::{InvalidShard, Shard};
 use domain::InstanceId;
-use placement::Policy;
 use serde::{Deserialize, Serialize};
 use service_kit::settings::{ENVIRONMENT_PREFIX, Variables};
 use service_kit::{BusSettings, GrpcSettings};
@@ -155,7 +154,7 @@ struct RouterFlags {
     #[serde(skip_serializing_if = "Option::is_none")]
     listen: Option<SocketAddr>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    policy: Option<&'static str>,
+    policy: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     rank_source: Option<&'static str>,
 }
@@ -195,7 +194,7 @@ impl<'a> Flags<'a> {
             engine_wait_seconds: args.engine_wait_seconds,
             router: RouterFlags {
                 listen: args.listen,
-                policy: args.policy.map(Policy::name),
+                policy: args.policy.map(|it| it.to_string()),
                 rank_source: args.rank_source.or(args.dyn_rank_source).map(Owner::name),
             },
             admin: AdminFlags {

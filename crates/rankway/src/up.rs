@@ -40,7 +40,7 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
         api = %format!("http://{}", router.address()),
         admin = %format!("http://{admin_address}"),
         data_dir = %settings.data_dir.display(),
-        policy = settings.router.policy.name(),
+        policy = %settings.router.policy,
         "serving"
     );
     let patience = Duration::from_secs(settings.engine_wait_seconds);

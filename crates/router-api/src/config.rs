@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::tenant::{InvalidTenants, SaltSecret, TenantConfig, check};
 
 /// The router's settings.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Where the OpenAI API is served.
@@ -182,7 +182,7 @@ pub(crate) fn tenant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Tenan
 }
 
 fn policy_name<S: Serializer>(policy: &Policy, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(policy.name())
+    serializer.collect_str(policy)
 }
 
 pub(crate) fn tenant_name<S: Serializer>(

@@ -191,7 +191,7 @@ impl RouterApi {
         let committed = Arc::new(Committed::new(replica.clone()));
         let mut tasks = background(&replica, &bus, store, watches);
         tasks.spawn(committed.clone().sweep());
-        info!(%local_addr, policy = replica.config.policy.name(), "listening");
+        info!(%local_addr, policy = %replica.config.policy, "listening");
         let routes = public::routes(committed.clone());
         let server = service_kit::serve(listener, routes, shutdown.clone());
         let drained = async {

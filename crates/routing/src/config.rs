@@ -28,7 +28,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            policy: Policy::Kv,
+            policy: Policy::KV,
             affinity: Modes::default(),
             patience: Patience::default(),
             prefill_rate: 8_000.0,

@@ -23,7 +23,7 @@ fn of_equals_a_conversation_joins_the_fewest_and_keeps_away_from_the_busiest() {
     let mut drawn = BTreeSet::new();
     for seed in 0..100 {
         let snapshot = snapshot(candidates.clone());
-        let choice = choose(&conversation, &snapshot, Policy::Kv, seed).unwrap();
+        let choice = choose(&conversation, &snapshot, Policy::KV, seed).unwrap();
         assert_eq!(choice.reason, Reason::NearTie { among: 4 });
         drawn.insert(chosen(&choice));
     }
@@ -31,7 +31,7 @@ fn of_equals_a_conversation_joins_the_fewest_and_keeps_away_from_the_busiest() {
 
     // Where one of the fewest is busier than the others together, the next fewest are joined.
     candidates[1].obligation = bound(1, 20.0);
-    let choice = choose(&conversation, &snapshot(candidates.clone()), Policy::Kv, 1).unwrap();
+    let choice = choose(&conversation, &snapshot(candidates.clone()), Policy::KV, 1).unwrap();
     assert_eq!(choice.reason, Reason::NearTie { among: 4 });
     assert_eq!(chosen(&choice), "w3#1/0");
 
@@ -39,7 +39,7 @@ fn of_equals_a_conversation_joins_the_fewest_and_keeps_away_from_the_busiest() {
     // what they can compute.
     candidates[1].obligation = bound(2, 15_000.0);
     candidates[2].obligation = bound(2, 15_000.0);
-    let choice = choose(&conversation, &snapshot(candidates), Policy::Kv, 1).unwrap();
+    let choice = choose(&conversation, &snapshot(candidates), Policy::KV, 1).unwrap();
     let obliged: Vec<f64> = choice.scores.iter().map(|it| it.terms.obligation).collect();
     let wait = 3.0 * 2.0 * 0.25 / 0.75;
     assert!((obliged[1] - wait).abs() < 0.01, "{obliged:?}");

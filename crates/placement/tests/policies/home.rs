@@ -15,7 +15,7 @@ fn a_conversation_without_a_binding_goes_to_who_holds_most_else_to_its_own_place
             hint: Some(Hint::Home(key)),
             ..REQUEST
         };
-        choose(&request, snapshot, Policy::Kv, seed).unwrap()
+        choose(&request, snapshot, Policy::KV, seed).unwrap()
     };
     let mut snapshot = snapshot(four());
     let homes: BTreeSet<String> = (0..100)

@@ -4,6 +4,7 @@
 
 mod bound;
 mod home;
+mod names;
 
 use std::collections::BTreeSet;
 
@@ -74,22 +75,11 @@ const REQUEST: Request = Request {
 };
 
 fn kv(snapshot: &Snapshot) -> Choice {
-    choose(&REQUEST, snapshot, Policy::Kv, 7).unwrap()
+    choose(&REQUEST, snapshot, Policy::KV, 7).unwrap()
 }
 
 fn chosen(choice: &Choice) -> String {
     choice.place.target().unwrap().to_string()
-}
-
-#[test]
-fn names_are_parsed_and_printed() {
-    for policy in Policy::ALL {
-        assert_eq!(policy.to_string().parse(), Ok(policy));
-    }
-    let error = "fastest".parse::<Policy>().unwrap_err().to_string();
-    let expected = "\"fastest\" is not a policy: choose one of \
-                    round_robin, random, target_round_robin, power_of_two, kv";
-    assert_eq!(error, expected);
 }
 
 #[test]
@@ -243,14 +233,14 @@ fn warming_draining_gone_and_tried_ranks_take_nothing_new() {
         candidate.held = held(9_984);
         candidate.state = state;
     }
-    for policy in Policy::ALL {
+    for policy in Policy::ALL.iter().copied() {
         let snapshot = snapshot(candidates.clone());
         let choice = choose(&REQUEST, &snapshot, policy, 3).unwrap();
         assert_eq!(choice.place.worker().as_str(), "w4", "{policy}");
         assert_eq!(choice.scores.len(), 1);
     }
     candidates[3].barred = Some(Barred::Tried);
-    for policy in Policy::ALL {
+    for policy in Policy::ALL.iter().copied() {
         let choice = choose(&REQUEST, &snapshot(candidates.clone()), policy, 3);
         assert_eq!(choice, Err(NoCandidate), "{policy}");
     }
@@ -273,7 +263,7 @@ fn near_ties_are_drawn_by_the_seed_and_spread() {
     let snapshot = snapshot(four());
     let mut counts = std::collections::BTreeMap::<String, u32>::new();
     for seed in 0..4_000 {
-        let choice = choose(&REQUEST, &snapshot, Policy::Kv, seed).unwrap();
+        let choice = choose(&REQUEST, &snapshot, Policy::KV, seed).unwrap();
         assert_eq!(choice.reason, Reason::NearTie { among: 4 });
         *counts.entry(chosen(&choice)).or_default() += 1;
     }
@@ -313,7 +303,7 @@ fn with_a_silent_index_equals_are_ordered_by_the_conversation() {
             conversation: Some(conversation),
             ..REQUEST
         };
-        let choice = choose(&request, snapshot, Policy::Kv, seed).unwrap();
+        let choice = choose(&request, snapshot, Policy::KV, seed).unwrap();
         let among = u32::try_from(snapshot.candidates.len()).unwrap();
         assert_eq!(choice.reason, Reason::Rendezvous { among });
         chosen(&choice)
@@ -340,7 +330,7 @@ fn where_the_index_says_nothing_of_one_of_several_equals_routers_agree_too() {
             conversation: Some(conversation),
             ..REQUEST
         };
-        choose(&request, &snapshot(candidates.to_vec()), Policy::Kv, seed).unwrap()
+        choose(&request, &snapshot(candidates.to_vec()), Policy::KV, seed).unwrap()
     };
     for conversation in 0..50 {
         let choice = place(&candidates, conversation, 1);
@@ -364,7 +354,7 @@ fn a_hint_decides_between_equals_and_costs_nothing() {
             hint: Some(hint.clone()),
             ..REQUEST
         };
-        choose(&request, snapshot, Policy::Kv, seed).unwrap()
+        choose(&request, snapshot, Policy::KV, seed).unwrap()
     };
     let mut snapshot = snapshot(four());
     let parent = Hint::Near("w3#1/0".parse().unwrap());
@@ -402,7 +392,7 @@ fn a_full_cache_is_dearer_than_one_with_room() {
 
 #[test]
 fn no_candidates_is_an_error_for_every_policy() {
-    for policy in Policy::ALL {
+    for policy in Policy::ALL.iter().copied() {
         let choice = choose(&REQUEST, &snapshot(Vec::new()), policy, 0);
         assert_eq!(choice, Err(NoCandidate));
     }
@@ -417,7 +407,7 @@ fn a_target_keeps_its_place_in_rendezvous_across_restarts() {
             conversation: Some(99),
             ..REQUEST
         };
-        let choice = choose(&request, &snapshot, Policy::Kv, 0).unwrap();
+        let choice = choose(&request, &snapshot, Policy::KV, 0).unwrap();
         let target: Target = chosen(&choice).parse().unwrap();
         target.worker
     };

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use affinity::{Owner, UnknownOwner};
 use domain::{DecisionId, WorkerId};
 use http::Uri;
-use placement::Policy;
+use placement::{Policies, Policy};
 use service_kit::BusSettings;
 
 /// An address to listen on.
@@ -105,10 +105,16 @@ pub(super) fn admin_url(text: &str) -> Result<String, String> {
     }
 }
 
+/// The help of a flag that takes policies.
+pub(super) fn policies(what: &str) -> String {
+    let names = Policy::names();
+    format!("{what} of {names}; further numbers as NAME:KEY=NUMBER,KEY=NUMBER")
+}
+
 /// The policies in their order, each once.
-pub(crate) fn distinct(policies: &[Policy]) -> Vec<Policy> {
+pub(crate) fn distinct(policies: &[Policies]) -> Vec<Policy> {
     let mut distinct = Vec::new();
-    for policy in policies {
+    for policy in policies.iter().flat_map(|it| &it.0) {
         if !distinct.contains(policy) {
             distinct.push(*policy);
         }

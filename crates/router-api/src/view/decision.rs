@@ -33,7 +33,7 @@ pub(crate) struct DecisionView {
     pub(super) reason: String,
     pub(super) binding: String,
     pub(super) degraded: Vec<&'static str>,
-    pub(super) policy: &'static str,
+    pub(super) policy: String,
     pub(super) seed: u64,
     pub(super) retry_of: Option<String>,
     pub(super) index_age_seconds: Option<f64>,
@@ -135,7 +135,7 @@ impl DecisionView {
             degraded: degraded
                 .map(|it| degraded_name(*it, entry.tokens_known))
                 .collect(),
-            policy: decision.policy.name(),
+            policy: decision.policy.to_string(),
             seed: decision.seed,
             retry_of: entry.retry_of.map(|id| id.to_string()),
             index_age_seconds: decision.index_age.map(|it| it.as_secs_f64()),

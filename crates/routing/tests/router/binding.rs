@@ -192,7 +192,7 @@ fn a_request_that_failed_everywhere_has_no_target() {
 
 #[test]
 fn baselines_neither_read_nor_ask_for_bindings() {
-    for policy in Policy::ALL.into_iter().filter(|it| it.is_baseline()) {
+    for policy in Policy::ALL.iter().copied().filter(|it| it.is_baseline()) {
         let config = Config {
             policy,
             affinity: Mode::Hard.into(),

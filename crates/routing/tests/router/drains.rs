@@ -28,7 +28,7 @@ fn drain(world: &mut World, drained: &[Option<u32>]) {
 
 #[test]
 fn a_drained_rank_takes_no_new_conversation_under_any_policy() {
-    let policies = [Policy::Kv, Policy::TargetRoundRobin, Policy::PowerOfTwo];
+    let policies = [Policy::KV, Policy::TargetRoundRobin, Policy::PowerOfTwo];
     for policy in policies {
         let config = Config {
             policy,

@@ -212,7 +212,7 @@ fn speed_is_learnt_from_prefills_that_did_not_queue() {
 
 #[test]
 fn a_preview_leaves_nothing_behind() {
-    for policy in Policy::ALL {
+    for policy in Policy::ALL.iter().copied() {
         let config = Config {
             policy,
             ..Config::default()

@@ -48,7 +48,7 @@ fn place_of(id: &str) -> Place {
 
 #[test]
 fn where_a_rank_would_be_ignored_only_the_worker_is_named() {
-    let mut world = half_controlled(Policy::Kv);
+    let mut world = half_controlled(Policy::KV);
     world.hold(&target("w2#1/1"), &content(1, 6));
     let turn = world.turn("c", &content(1, 10));
     let decision = world
@@ -66,7 +66,7 @@ fn where_a_rank_would_be_ignored_only_the_worker_is_named() {
 
 #[test]
 fn a_bound_conversation_keeps_its_worker_where_its_rank_cannot_be_asked_for() {
-    let mut world = half_controlled(Policy::Kv);
+    let mut world = half_controlled(Policy::KV);
     world.hold(&target("w1#1/0"), &content(1, 9));
     let binding = bound("c", "w2#1/1", 0);
     let turn = world.turn("c", &content(1, 10));
@@ -86,7 +86,7 @@ fn a_bound_conversation_keeps_its_worker_where_its_rank_cannot_be_asked_for() {
 
 #[test]
 fn a_rank_insisted_on_is_marked_where_it_cannot_be_asked_for() {
-    let mut world = half_controlled(Policy::Kv);
+    let mut world = half_controlled(Policy::KV);
     let request = Request {
         pin: Some(Pin {
             worker: "w1".parse().unwrap(),
@@ -117,7 +117,7 @@ fn who_wants_no_rank_lacks_none_and_a_single_rank_is_always_the_one() {
 
 #[test]
 fn work_at_a_worker_whose_rank_cannot_be_asked_for_counts_from_its_decision() {
-    let mut world = half_controlled(Policy::Kv);
+    let mut world = half_controlled(Policy::KV);
     let mut sent = Vec::new();
     for number in 0..40 {
         let request = at(Endpoint::Responses, world.request(&content(number, 60)));

@@ -1,9 +1,10 @@
 //! What placing a request at a target costs the fleet, in seconds.
 //!
-//! `cost = pending + miss + delay + transfer + lockstep + decode + capacity + obligation`.
+//! `cost = pending + miss + delay + transfer + lockstep + decode + capacity + obligation`, each as weighed.
 
 use domain::{Target, Tokens};
 
+use super::Weights;
 use crate::obligations::HORIZON;
 use crate::snapshot::{Candidate, Request, Snapshot, trust};
 
@@ -11,13 +12,6 @@ use crate::snapshot::{Candidate, Request, Snapshot, trust};
 const HOST_TOKENS_PER_SECOND: f64 = 200_000.0;
 /// Tokens per second from local disk: the same over 5 GB/s.
 const DISK_TOKENS_PER_SECOND: f64 = 20_000.0;
-
-/// What a second of delay to later requests weighs against one of this request's own. With an open queue of
-/// utilisation `u`, work that keeps a rank busy for a second delays those who come before it is idle again
-/// by `u / (1 - u)` seconds in all; twice that gave the best mix of hits and waiting on replayed traces.
-const DELAY_WEIGHT: f64 = 2.0;
-/// Utilisation is taken to be at most this: the price of work has to stay finite where a rank falls behind.
-const HIGHEST_UTILISATION: f64 = 0.9;
 
 /// One candidate and its price.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,7 +24,7 @@ pub struct Scored {
     pub cost: f64,
 }
 
-/// The parts of a price. Times are in seconds.
+/// The parts of a price, as weighed. Times are in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Terms {
     /// Leading tokens credited: held or in flight, discounted by trust.
@@ -76,42 +70,88 @@ impl Terms {
 }
 
 /// Prices every candidate that may be chosen, in the snapshot's order.
-pub(crate) fn scores(request: &Request, snapshot: &Snapshot) -> Vec<Scored> {
-    let candidates = snapshot.candidates.iter();
+pub(crate) fn scores(request: &Request, snapshot: &Snapshot, weights: &Weights) -> Vec<Scored> {
     let to_come = to_come(request, snapshot);
-    let scored = candidates.filter(|it| it.takes_new()).map(|candidate| {
-        let terms = terms(request, snapshot, candidate, to_come);
-        Scored {
-            target: candidate.target.clone(),
-            terms,
-            cost: terms.sum(),
+    let mut scores = Vec::with_capacity(snapshot.candidates.len());
+    let of_worker = |a: &Candidate, b: &Candidate| a.target.worker == b.target.worker;
+    for ranks in snapshot.candidates.chunk_by(of_worker) {
+        let slowest = Slowest::of(ranks);
+        let open = ranks.iter().enumerate();
+        for (rank, candidate) in open.filter(|it| it.1.takes_new()) {
+            let slowest = slowest.but(rank);
+            let terms = terms(request, snapshot, candidate, slowest, to_come, weights);
+            scores.push(Scored {
+                target: candidate.target.clone(),
+                terms,
+                cost: terms.sum(),
+            });
         }
-    });
-    scored.collect()
+    }
+    scores
 }
 
-fn terms(request: &Request, snapshot: &Snapshot, candidate: &Candidate, to_come: f64) -> Terms {
+/// The two of a worker's ranks that have most to do.
+#[derive(Default)]
+struct Slowest {
+    rank: usize,
+    work: f64,
+    next: f64,
+}
+
+impl Slowest {
+    fn of(ranks: &[Candidate]) -> Self {
+        let mut slowest = Self::default();
+        for (rank, candidate) in ranks.iter().enumerate() {
+            let work = work(candidate).as_f64();
+            if work > slowest.work {
+                (slowest.rank, slowest.next, slowest.work) = (rank, slowest.work, work);
+            } else if work > slowest.next {
+                slowest.next = work;
+            }
+        }
+        slowest
+    }
+
+    /// The most that any but this one has to do.
+    const fn but(&self, rank: usize) -> f64 {
+        if rank == self.rank {
+            self.next
+        } else {
+            self.work
+        }
+    }
+}
+
+fn terms(
+    request: &Request,
+    snapshot: &Snapshot,
+    candidate: &Candidate,
+    slowest: f64,
+    to_come: f64,
+    weights: &Weights,
+) -> Terms {
     let credited = credited(candidate);
     let uncached = request.isl.saturating_sub(credited);
     let queued = work(candidate).as_f64();
-    let siblings = snapshot.candidates.iter().filter(|it| {
-        it.target.worker == candidate.target.worker && it.target.dp_rank != candidate.target.dp_rank
-    });
-    let slowest = siblings.map(|it| work(it).as_f64()).fold(0.0, f64::max);
     let alone = queued.max(slowest);
     let rate = candidate.prefill_rate;
     let miss = uncached.as_f64() / rate;
+    let ahead = candidate.obligation.tokens / HORIZON / rate;
+    let delay = |utilisation: f64, weight: f64| {
+        let utilisation = utilisation.min(weights.highest_utilisation);
+        weight * utilisation / (1.0 - utilisation)
+    };
     Terms {
         credited,
         uncached,
-        pending: queued / rate,
+        pending: weights.pending * queued / rate,
         miss,
-        delay: miss * later_delay(candidate.utilisation),
-        transfer: transfer(candidate),
-        lockstep: (queued + uncached.as_f64() - alone).max(0.0) / rate,
-        decode: f64::from(candidate.active) * candidate.decode_step,
-        capacity: evicted(candidate, uncached) * snapshot.reuse / rate,
-        obligation: to_come / rate * later_delay(candidate.obligation.tokens / HORIZON / rate),
+        delay: miss * delay(candidate.utilisation, weights.delay),
+        transfer: weights.transfer * transfer(candidate),
+        lockstep: weights.lockstep * (queued + uncached.as_f64() - alone).max(0.0) / rate,
+        decode: weights.decode * f64::from(candidate.active) * candidate.decode_step,
+        capacity: weights.capacity * evicted(candidate, uncached) * snapshot.reuse / rate,
+        obligation: to_come / rate * delay(ahead, weights.obligation),
     }
 }
 
@@ -126,12 +166,6 @@ fn to_come(request: &Request, snapshot: &Snapshot) -> f64 {
     let conversations: u32 = candidates().map(|it| it.obligation.conversations).sum();
     let tokens: f64 = candidates().map(|it| it.obligation.tokens).sum();
     tokens / f64::from(conversations.max(1))
-}
-
-/// Seconds of weighed delay to later requests for each second of work.
-fn later_delay(utilisation: f64) -> f64 {
-    let utilisation = utilisation.min(HIGHEST_UTILISATION);
-    DELAY_WEIGHT * utilisation / (1.0 - utilisation)
 }
 
 fn work(candidate: &Candidate) -> Tokens {
