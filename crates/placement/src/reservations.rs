@@ -180,6 +180,16 @@ impl Reservations {
         u32::try_from(live + ended.count()).unwrap_or(u32::MAX)
     }
 
+    /// What is left of [`Self::pending`] where all that was reserved until `at` has begun to be computed.
+    pub fn pending_since(&self, target: &Target, at: Timestamp, now: Timestamp) -> Tokens {
+        let Some(queue) = self.queues.get(target) else {
+            return Tokens::ZERO;
+        };
+        let later = queue.works.iter().filter(|it| at < it.began);
+        let later: f64 = later.map(|it| it.left).sum();
+        Tokens::new(later.min(queue.left(now)).round() as u64)
+    }
+
     /// The router that made a live reservation.
     pub fn router_of(&self, id: DecisionId) -> Option<&InstanceId> {
         self.live.get(&id).map(|it| &it.router)

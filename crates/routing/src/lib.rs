@@ -1,10 +1,11 @@
 //! One router replica's mind: the fleet as it sees it, what has been sent and not yet answered, and what it
 //! has learnt, of speeds, of ranks that are not honoured (`truth`) and of caches that nothing announces
-//! (`presumed`). Pure: every call takes the time, and every choice a seed.
+//! (`presumed`). Pure: every call takes the time, and every choice a seed. `admission` is what waits before it.
 //!
 //! It composes `placement` (which target is cheapest), `affinity` (what a binding demands) and `accounting`
 //! (what came of it). The router service and the simulator run this same code.
 
+pub mod admission;
 mod binding;
 mod carriers;
 mod config;

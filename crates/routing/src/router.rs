@@ -3,6 +3,7 @@
 mod carry;
 mod decide;
 mod end;
+mod room;
 mod steer;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
