@@ -2,9 +2,11 @@
 //!
 //! Pure arithmetic: it decides nothing and measures nothing.
 
+mod gap;
 mod totals;
 mod waterfall;
 
+pub use gap::Gap;
 pub use totals::{Sums, Totals};
 pub use waterfall::{
     Carrier, Chosen, Inverted, Levels, Observation, Parts, RankKnowledge, Waterfall,

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use accounting::{
-    Carrier, Chosen, Levels, Observation, Parts, RankKnowledge, Sums, Totals, Waterfall,
+    Carrier, Chosen, Gap, Levels, Observation, Parts, RankKnowledge, Sums, Totals, Waterfall,
 };
 use domain::{BlockSize, Tokens};
 use proptest::prelude::*;
@@ -215,5 +215,11 @@ proptest! {
         merged.merge(&total(&second));
         prop_assert_eq!(merged, total(&[first, second].concat()));
         prop_assert_eq!(merged.all().parts.sum(), expected(&merged.measured, &merged.unmeasured));
+        let gap = Gap::of(&merged);
+        let measured = merged.measured;
+        prop_assert_eq!(gap.sum(), signed(measured.ceiling) - signed(measured.realised));
+        let shares: Vec<f64> = gap.named().iter().filter_map(|it| gap.share(it.1)).collect();
+        let whole: f64 = shares.iter().sum();
+        prop_assert!(shares.is_empty() || (whole - 1.0).abs() < 1e-9, "{shares:?}");
     }
 }

@@ -339,7 +339,7 @@ fn decided(targets: u32) -> DecisionRecord {
         hint: None,
     };
     let snapshot = fleet(targets);
-    let choice = choose(&asked, &snapshot, Policy::Kv, 3).unwrap();
+    let choice = choose(&asked, &snapshot, Policy::KV, 3).unwrap();
     DecisionRecord {
         id: DecisionId::new(1),
         router: "router-1".parse().unwrap(),
@@ -356,7 +356,7 @@ fn decided(targets: u32) -> DecisionRecord {
         uncached: None,
         cacheable: None,
         index_age: None,
-        policy: Policy::Kv,
+        policy: Policy::KV,
         seed: 3,
         asked,
         snapshot,

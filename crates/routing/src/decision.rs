@@ -6,6 +6,8 @@ use affinity::MoveReason;
 use domain::{DecisionId, Endpoint, ModelName, Target, Timestamp, Tokens};
 use placement::{Candidate, Choice, NoCandidate, Place, Policy, Scored, Snapshot};
 
+use crate::Made;
+
 /// Where one request goes, why, and what was weighed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
@@ -134,6 +136,22 @@ impl Overlap {
 }
 
 impl Decision {
+    /// Whether the policy's choice was taken, rather than where a conversation is bound or somebody insisted.
+    pub const fn is_free(&self) -> bool {
+        matches!(self.reason, Reason::Policy(_))
+    }
+
+    /// What another policy may be asked about.
+    pub const fn made(&self) -> Made<'_> {
+        Made {
+            asked: &self.request,
+            snapshot: &self.snapshot,
+            seed: self.seed,
+            place: &self.place,
+            free: self.is_free(),
+        }
+    }
+
     /// The target, where a rank is named.
     pub const fn target(&self) -> Option<&Target> {
         self.place.target()
