@@ -11,4 +11,7 @@ pub use agentx::{AgentX, Conversation, Turn, working_set};
 pub use random::Random;
 pub use replay::{FleetConfig, Progress, Report, replay};
 pub use trace::{Trace, TraceError, TraceRequest};
-pub use workload::{Begins, Content, Session, Turn as WorkloadTurn, Workload};
+pub use workload::{
+    Begins, CATALOGUE, Content, Decode, Named, Session, Source, TRACE_BLOCK_TOKENS,
+    Turn as WorkloadTurn, Workload, named,
+};

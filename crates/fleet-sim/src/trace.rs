@@ -3,6 +3,7 @@
 //! Source: kvcache-ai/Mooncake, FAST25-release/traces. An id stands for a block and everything before it;
 //! the last one may stand for a block that is not full.
 
+use std::collections::HashMap;
 use std::io::BufRead;
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ const MAX_TOKENS: u64 = 1 << 24;
 pub struct TraceRequest {
     /// When it arrives, from the start of the trace.
     pub at: Duration,
+    /// Its session's number in order of appearance, where the trace names sessions (`session_id`).
+    pub session: Option<u32>,
     /// Input tokens.
     pub isl: Tokens,
     /// Output tokens.
@@ -70,6 +73,7 @@ struct Row {
     input_length: u64,
     output_length: u64,
     hash_ids: Vec<u64>,
+    session_id: Option<String>,
 }
 
 impl Trace {
@@ -80,6 +84,7 @@ impl Trace {
         limit: Option<usize>,
     ) -> Result<Self, TraceError> {
         let mut requests = Vec::new();
+        let mut sessions = HashMap::new();
         for (index, text) in lines.lines().enumerate() {
             if limit.is_some_and(|limit| requests.len() >= limit) {
                 break;
@@ -89,7 +94,7 @@ impl Trace {
             if text.trim().is_empty() {
                 continue;
             }
-            let request = parse(&text, block_size);
+            let request = parse(&text, block_size, &mut sessions);
             requests.push(request.map_err(|why| TraceError::Line { line, why })?);
         }
         if requests.is_empty() {
@@ -115,7 +120,11 @@ impl Trace {
     }
 }
 
-fn parse(text: &str, block_size: BlockSize) -> Result<TraceRequest, String> {
+fn parse(
+    text: &str,
+    block_size: BlockSize,
+    sessions: &mut HashMap<String, u32>,
+) -> Result<TraceRequest, String> {
     let row: Row = serde_json::from_str(text).map_err(|why| why.to_string())?;
     if !(0.0..=1e15).contains(&row.timestamp) {
         return Err(format!("timestamp {} is no time", row.timestamp));
@@ -143,7 +152,12 @@ fn parse(text: &str, block_size: BlockSize) -> Result<TraceRequest, String> {
         .take(usize::try_from(full).unwrap_or(usize::MAX))
         .map(|id| BlockHash::new(*id))
         .collect();
+    let session = row.session_id.map(|id| {
+        let next = sessions.len() as u32;
+        *sessions.entry(id).or_insert(next)
+    });
     Ok(TraceRequest {
+        session,
         at: Duration::from_secs_f64(row.timestamp / 1e3),
         isl: Tokens::new(row.input_length),
         osl: Tokens::new(row.output_length),

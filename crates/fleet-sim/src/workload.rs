@@ -1,9 +1,24 @@
 //! What clients ask of a fleet: sessions whose turns follow each other.
 
+mod agents;
+mod agentx;
+mod catalogue;
+mod code_gen;
+mod codex;
+mod grpo;
+mod saas;
+mod script;
+#[cfg(test)]
+mod tests;
+mod traced;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use domain::{BlockHash, BlockSize, SequenceHash, Tokens, sequence_hashes};
+
+pub use self::agents::Decode;
+pub use self::catalogue::{CATALOGUE, Named, Source, TRACE_BLOCK_TOKENS, named};
 
 /// All that clients will ask.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,0 +1,185 @@
+//! The workloads that come with Rankway, by name.
+
+use super::agents::Agents;
+use super::agentx::agentx;
+use super::code_gen::code_gen;
+use super::codex::codex;
+use super::grpo::grpo;
+use super::saas::saas;
+use super::{Decode, Workload};
+use crate::trace::Trace;
+
+/// A workload by its name.
+#[derive(Debug)]
+pub struct Named {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is, in a few words.
+    pub about: &'static str,
+    /// Where its requests come from.
+    pub source: Source,
+}
+
+/// Where a workload's requests come from.
+#[derive(Clone, Copy, Debug)]
+pub enum Source {
+    /// A generator.
+    Drawn {
+        /// How many requests it is meant to have.
+        requests: usize,
+        /// Draws about this many requests (exactly, but for rollouts, which have whole steps) of this seed.
+        draw: fn(usize, u64) -> Workload,
+    },
+    /// A trace file of this name, in blocks of [`TRACE_BLOCK_TOKENS`].
+    File(&'static str),
+}
+
+/// Tokens of a block of the trace files.
+pub const TRACE_BLOCK_TOKENS: u32 = 512;
+
+/// Live trees of agents in W1 and what is made of it: what keeps sixteen ranks busy at which each rank has about as many
+/// as in srt-slurm#236 (256 before 24 ranks).
+const TREES: u32 = 128;
+/// Live sessions of W2.
+const CODEX_SESSIONS: u32 = 192;
+/// Conversations at a time of W5, at which the published run with affinity has its knee.
+const CODE_CONVERSATIONS: u32 = 60;
+/// Groups of W7, of 16 streams each: sixteen streams for each rank.
+const GROUPS: usize = 16;
+/// Tenants of W6 with salts.
+const SALTS: u32 = 16;
+
+/// All of them.
+pub static CATALOGUE: &[Named] = &[
+    Named {
+        name: "W1",
+        about: "coding agents (AgentX) before prefill workers",
+        source: Source::Drawn {
+            requests: 12_000,
+            draw: |requests, seed| agentx(TREES, requests).draw(seed),
+        },
+    },
+    Named {
+        name: "W2",
+        about: "coding agents (Codex) before prefill workers",
+        source: Source::Drawn {
+            requests: 12_000,
+            draw: |requests, seed| codex(CODEX_SESSIONS, requests).draw(seed),
+        },
+    },
+    Named {
+        name: "W3-conversation",
+        about: "the Mooncake conversation trace, caches of 30 % on 8 ranks",
+        source: Source::File("mooncake_conversation_trace.jsonl"),
+    },
+    Named {
+        name: "W3-conversation-32",
+        about: "the same on 32 ranks of a quarter the size and speed",
+        source: Source::File("mooncake_conversation_trace.jsonl"),
+    },
+    Named {
+        name: "W3-synthetic",
+        about: "the Mooncake synthetic trace, caches of 30 % on 8 ranks",
+        source: Source::File("mooncake_synthetic_trace.jsonl"),
+    },
+    Named {
+        name: "W3-agentic",
+        about: "a trace of generated coding sessions, caches of 30 % on 8 ranks",
+        source: Source::File("agentic_code_generated.jsonl"),
+    },
+    Named {
+        name: "W4",
+        about: "150 tenants with a long prompt each, arrivals from 3 to 60 a second",
+        source: Source::Drawn {
+            requests: 10_000,
+            draw: saas,
+        },
+    },
+    Named {
+        name: "W5",
+        about: "conversations about code, system prompts of 3k to 100k tokens",
+        source: Source::Drawn {
+            requests: 6_000,
+            draw: |requests, seed| code_gen(CODE_CONVERSATIONS, requests, seed),
+        },
+    },
+    Named {
+        name: "W6",
+        about: "W1 with one system prompt for all",
+        source: Source::Drawn {
+            requests: 12_000,
+            draw: |requests, seed| scaffold(1, "W6", requests, seed),
+        },
+    },
+    Named {
+        name: "W6-salted",
+        about: "the same for 16 tenants, each with a salt of its own",
+        source: Source::Drawn {
+            requests: 12_000,
+            draw: |requests, seed| scaffold(SALTS, "W6-salted", requests, seed),
+        },
+    },
+    Named {
+        name: "W7",
+        about: "rollouts: groups of 16 streams with one prompt, in steps",
+        source: Source::Drawn {
+            requests: 12_000,
+            draw: |requests, seed| grpo(GROUPS, requests, seed),
+        },
+    },
+    Named {
+        name: "W8",
+        about: "W1 with restarts, a drain and a new worker",
+        source: Source::Drawn {
+            requests: 12_000,
+            draw: |requests, seed| agents("W8", requests, seed),
+        },
+    },
+    Named {
+        name: "W9",
+        about: "W1 with events lost, late, out of order and doubled",
+        source: Source::Drawn {
+            requests: 12_000,
+            draw: |requests, seed| agents("W9", requests, seed),
+        },
+    },
+    Named {
+        name: "W10",
+        about: "W1 with routers cut off from the store of bindings",
+        source: Source::Drawn {
+            requests: 12_000,
+            draw: |requests, seed| agents("W10", requests, seed),
+        },
+    },
+];
+
+/// The workload of this name.
+pub fn named(name: &str) -> Option<&'static Named> {
+    CATALOGUE.iter().find(|it| it.name == name)
+}
+
+impl Named {
+    /// Its requests, of a trace that has been read. Traces are of prefill workers: what generates the answers is not
+    /// simulated, and takes no room in the caches.
+    pub fn of_trace(&self, trace: &Trace) -> Workload {
+        Workload::of_trace(self.name, trace, Decode::ELSEWHERE)
+    }
+}
+
+fn agents(name: &'static str, requests: usize, seed: u64) -> Workload {
+    let agents = Agents {
+        name,
+        ..agentx(TREES, requests)
+    };
+    agents.draw(seed)
+}
+
+fn scaffold(tenants: u32, name: &'static str, requests: usize, seed: u64) -> Workload {
+    let agents = Agents {
+        name,
+        one_system: true,
+        tenants,
+        ..agentx(TREES, requests)
+    };
+    agents.draw(seed)
+}
