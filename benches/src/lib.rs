@@ -4,6 +4,7 @@ pub mod child;
 pub mod children;
 pub mod clock;
 pub mod contest;
+pub mod decide;
 pub mod event;
 pub mod fleet;
 pub mod index;

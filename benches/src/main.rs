@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use benches::child::Order;
+use benches::decide;
 use benches::recovery;
 use benches::served::Service;
 use benches::settings::Settings;
@@ -16,6 +17,8 @@ enum Command {
     Index(Settings),
     /// Kills a full indexer and starts it again.
     Recovery(recovery::Settings),
+    /// Times a router's decisions on one core.
+    Decide(decide::Settings),
     /// An indexer in a process of its own.
     #[command(hide = true)]
     Service(Service),
@@ -28,6 +31,7 @@ fn main() -> anyhow::Result<ExitCode> {
     match Command::parse() {
         Command::Index(settings) => benches::index::run(&settings).map(verdict),
         Command::Recovery(settings) => recovery::run(&settings).map(verdict),
+        Command::Decide(settings) => decide::run(&settings).map(verdict),
         Command::Service(service) => service.run().map(|()| ExitCode::SUCCESS),
         Command::Child(order) => {
             let answer = order.carry_out()?;
