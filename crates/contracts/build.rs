@@ -7,15 +7,18 @@ use prost::Message as _;
 
 const PROTO: &str = "../../proto";
 /// Messages that have a form in JSON too.
-const IN_JSON: [&str; 13] = [
+const IN_JSON: [&str; 16] = [
     "Decision",
     "Levels",
     "Digest",
     "Place",
     "Asked",
     "Hint",
+    "Stuck",
     "Snapshot",
     "Candidate",
+    "Gauge",
+    "Tally",
     "Choice",
     "Score",
     "Term",

@@ -13,7 +13,8 @@ use domain::{
     BlockSize, DecisionId, DpRank, Endpoint, Target, TargetState, Timestamp, Tokens, Usage,
 };
 use placement::{
-    Barred, Candidate, Held, Hint, Obligation, Place, Policy, Request, Snapshot, choose,
+    Barred, Candidate, Gauge, Held, Hint, Obligation, Place, Policy, Request, Snapshot, Stuck,
+    Tally, choose,
 };
 use proptest::prelude::*;
 
@@ -82,6 +83,30 @@ fn finite() -> BoxedStrategy<f64> {
 }
 
 prop_compose! {
+    fn gauge(number: BoxedStrategy<f64>)(counts: [u32; 2], kv_used in number) -> Gauge {
+        let [running, waiting] = counts;
+        Gauge { running, waiting, kv_used }
+    }
+}
+
+prop_compose! {
+    fn tally(number: BoxedStrategy<f64>)(
+        counts: [u32; 3],
+        assigned in number,
+        cold_at in prop::option::of(any::<u64>().prop_map(Timestamp::from_micros)),
+    ) -> Tally {
+        let [conversations, active_blocks, joined_blocks] = counts;
+        Tally { conversations, active_blocks, joined_blocks, assigned, cold_at }
+    }
+}
+
+prop_compose! {
+    fn stuck()(target in target(), turns: u32, isl in tokens()) -> Stuck {
+        Stuck { target, turns, isl }
+    }
+}
+
+prop_compose! {
     fn candidate(number: BoxedStrategy<f64>)(
         target in target(),
         state in prop::sample::select(STATES.to_vec()),
@@ -94,6 +119,8 @@ prop_compose! {
         flags: [bool; 2],
         counts: [u32; 2],
         capacity in prop::option::of(tokens()),
+        gauge in prop::option::of(gauge(number.clone())),
+        tally in prop_oneof![Just(Tally::default()), tally(number.clone())],
         numbers in [number.clone(), number.clone(), number.clone(), number],
     ) -> Candidate {
         let [gpu, host, disk] = held;
@@ -113,6 +140,8 @@ prop_compose! {
             pending,
             foreign,
             active: counts[0],
+            gauge,
+            tally,
             resident,
             capacity,
             utilisation,
@@ -162,11 +191,11 @@ prop_compose! {
         index_age in prop::option::of(any::<u64>()),
         policy in prop::sample::select(Policy::ALL.to_vec()),
         seed: u64,
-        asked in (tokens(), prop::option::of(any::<u64>()), prop::option::of(hint())),
+        asked in (tokens(), prop::option::of(any::<u64>()), prop::option::of(hint()), prop::option::of(stuck())),
         weighed in weighed(number),
         digest in prop::option::of((any::<u32>(), any::<u64>())),
     ) -> DecisionRecord {
-        let (isl, conversation, hint) = asked;
+        let (isl, conversation, hint, stuck) = asked;
         let (snapshot, choice) = weighed;
         let (reason, binding, degraded) = words;
         DecisionRecord {
@@ -189,7 +218,7 @@ prop_compose! {
             index_age: index_age.map(Duration::from_nanos),
             policy,
             seed,
-            asked: Request { isl, conversation, hint },
+            asked: Request { isl, conversation, hint, stuck },
             snapshot,
             choice,
             digest: digest.map(|(candidates, snapshot)| Digest { candidates, snapshot }),
@@ -315,6 +344,12 @@ fn fleet(targets: u32) -> Snapshot {
         pending: Tokens::new(1_000_000),
         foreign: Tokens::new(1_000_000),
         active: 1_000,
+        gauge: Some(Gauge {
+            running: 1_000,
+            waiting: 1_000,
+            kv_used: 0.1 + 0.2,
+        }),
+        tally: Tally::default(),
         resident: Tokens::new(10_000_000),
         capacity: Some(Tokens::new(10_000_000)),
         utilisation: 0.1 + 0.2,
@@ -337,6 +372,7 @@ fn decided(targets: u32) -> DecisionRecord {
         isl: Tokens::new(142_000),
         conversation: Some(7),
         hint: None,
+        stuck: None,
     };
     let snapshot = fleet(targets);
     let choice = choose(&asked, &snapshot, Policy::KV, 3).unwrap();

@@ -17,4 +17,6 @@ pub use kv::{Scored, Terms, Weights};
 pub use obligations::{BoundTurn, Obligation, Obligations};
 pub use policy::{InvalidPolicy, Policies, Policy};
 pub use reservations::{Refused, Reservation, Reservations, landmarks};
-pub use snapshot::{Barred, Candidate, Held, Hint, Request, Snapshot};
+pub use snapshot::{
+    Barred, Candidate, Gauge, Held, Hint, Request, Snapshot, Stuck, Tally,
+};

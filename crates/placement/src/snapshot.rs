@@ -1,6 +1,6 @@
 //! What a decision is made from. Nothing else enters it, so that a recorded one can be made again.
 
-use domain::{BlockSize, Target, TargetState, Tokens};
+use domain::{BlockSize, Target, TargetState, Timestamp, Tokens};
 
 use crate::Obligation;
 
@@ -13,6 +13,19 @@ pub struct Request {
     pub conversation: Option<u64>,
     /// What decides between targets that are as good as equal.
     pub hint: Option<Hint>,
+    /// What this router alone remembers of its conversation, for policies that keep a table of their own.
+    pub stuck: Option<Stuck>,
+}
+
+/// What a router remembers of a conversation without asking anybody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// Where it is stuck, live or not.
+    pub target: Target,
+    /// Its turns that this router placed.
+    pub turns: u32,
+    /// Input tokens of the last of them.
+    pub isl: Tokens,
 }
 
 /// Where a request would rather go, at no price.
@@ -66,6 +79,10 @@ pub struct Candidate {
     pub foreign: Tokens,
     /// Requests being served there.
     pub active: u32,
+    /// The last word of its engine, while it is believed.
+    pub gauge: Option<Gauge>,
+    /// What this router alone has counted there.
+    pub tally: Tally,
     /// Tokens in its cache, estimated from what was sent there.
     pub resident: Tokens,
     /// Tokens its cache can hold, where the engine says.
@@ -78,6 +95,32 @@ pub struct Candidate {
     pub prefill_rate: f64,
     /// Time between two tokens of a sequence, in seconds.
     pub decode_step: f64,
+}
+
+/// What an engine says of a rank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gauge {
+    /// Requests being prefilled or decoded.
+    pub running: u32,
+    /// Requests in its queue.
+    pub waiting: u32,
+    /// The share of its KV blocks that running requests use, 0 to 1.
+    pub kv_used: f64,
+}
+
+/// What a router counts at a target for published policies, and only while one is set that asks for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Tally {
+    /// Conversations stuck there.
+    pub conversations: u32,
+    /// Blocks of the requests it serves, each once.
+    pub active_blocks: u32,
+    /// Leading blocks of the request that are among them.
+    pub joined_blocks: u32,
+    /// Tokens of prefill and answers assigned there of late, each in the measure of prefill.
+    pub assigned: f64,
+    /// When it was last sent a request of which it held nothing.
+    pub cold_at: Option<Timestamp>,
 }
 
 /// Why a target that could serve is left out.

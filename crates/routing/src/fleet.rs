@@ -248,6 +248,12 @@ impl Member {
         idle.then_some(gauge.at)
     }
 
+    /// The last gauge of a rank, while it is believed.
+    pub(crate) fn load(&self, dp_rank: DpRank, now: Timestamp) -> Option<&RankLoad> {
+        let load = self.gauges.get(&dp_rank).map(|it| &it.load);
+        load.filter(|it| now.since(it.at) < GAUGE_LEASE)
+    }
+
     /// The capacity of one rank's cache.
     pub(crate) fn capacity(&self) -> Option<Tokens> {
         let block = u64::from(self.worker.block_size.get());

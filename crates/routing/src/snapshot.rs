@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use affinity::Binding;
 use domain::{Depths, SequenceHash, Target, TargetState, Timestamp, Tokens};
-use placement::{Barred, Candidate, Held, Obligation, Obligations, Reservations};
+use placement::{Barred, Candidate, Gauge, Held, Obligation, Obligations, Reservations, Tally};
 
 use crate::fleet::{Fleet, Member, combined};
 use crate::presumed::{Presumed, Room};
@@ -122,6 +122,12 @@ impl Sources<'_> {
             // A float to integer cast saturates; a mean of tokens is not negative.
             foreign: Tokens::new((f64::from(foreign) * self.mean_miss) as u64),
             active: memory.active.max(requests).max(reserved),
+            gauge: member.load(target.dp_rank, self.now).map(|it| Gauge {
+                running: it.running,
+                waiting: it.waiting,
+                kv_used: it.kv_used,
+            }),
+            tally: Tally::default(),
             resident,
             capacity,
             obligation: self.obligation(&target),

@@ -1,8 +1,10 @@
 //! What a choice is made from and what it comes to, of `records.proto`. Types are taken apart field by field, so that one
 //! that comes to have another does not compile until the field is recorded.
 
-use domain::{BlockSize, DpRank, Epoch, Target, TargetState, Tokens, WorkerId};
-use placement::{Barred, Candidate, Held, Hint, Obligation, Place, Request, Snapshot};
+use domain::{BlockSize, DpRank, Epoch, Target, TargetState, Timestamp, Tokens, WorkerId};
+use placement::{
+    Barred, Candidate, Gauge, Held, Hint, Obligation, Place, Request, Snapshot, Stuck, Tally,
+};
 use prost::Message as _;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -66,6 +68,7 @@ impl Wire for Request {
             isl,
             conversation,
             hint,
+            stuck,
         } = self;
         let hint = hint.as_ref().map(|it| match it {
             Hint::Near(target) => Sent::Near(target.to_wire()),
@@ -76,6 +79,7 @@ impl Wire for Request {
             isl: isl.get(),
             conversation: *conversation,
             hint: hint.map(|it| wire::Hint { hint: Some(it) }),
+            stuck: stuck.as_ref().map(Stuck::to_wire),
         }
     }
 
@@ -93,6 +97,87 @@ impl Wire for Request {
             isl: Tokens::new(message.isl),
             conversation: message.conversation,
             hint,
+            stuck: message.stuck.map(Stuck::from_wire).transpose()?,
+        })
+    }
+}
+
+impl Wire for Stuck {
+    const WHAT: &'static str = "stuck conversation";
+    type Message = wire::Stuck;
+
+    fn to_wire(&self) -> wire::Stuck {
+        let Self { target, turns, isl } = self;
+        wire::Stuck {
+            target: Some(target.to_wire()),
+            turns: *turns,
+            isl: isl.get(),
+        }
+    }
+
+    fn from_wire(message: wire::Stuck) -> Result<Self, DecodeError> {
+        Ok(Self {
+            target: Target::from_wire(required::<Self, _>("target", message.target)?)?,
+            turns: message.turns,
+            isl: Tokens::new(message.isl),
+        })
+    }
+}
+
+impl Wire for Gauge {
+    const WHAT: &'static str = "gauge";
+    type Message = wire::Gauge;
+
+    fn to_wire(&self) -> wire::Gauge {
+        let Self {
+            running,
+            waiting,
+            kv_used,
+        } = self;
+        wire::Gauge {
+            running: *running,
+            waiting: *waiting,
+            kv_used: Some(*kv_used),
+        }
+    }
+
+    fn from_wire(message: wire::Gauge) -> Result<Self, DecodeError> {
+        Ok(Self {
+            running: message.running,
+            waiting: message.waiting,
+            kv_used: required::<Self, _>("kv_used", message.kv_used)?,
+        })
+    }
+}
+
+impl Wire for Tally {
+    const WHAT: &'static str = "tally";
+    type Message = wire::Tally;
+
+    fn to_wire(&self) -> wire::Tally {
+        let Self {
+            conversations,
+            active_blocks,
+            joined_blocks,
+            assigned,
+            cold_at,
+        } = self;
+        wire::Tally {
+            conversations: *conversations,
+            active_blocks: *active_blocks,
+            joined_blocks: *joined_blocks,
+            assigned: Some(*assigned),
+            cold_at: cold_at.map(Timestamp::as_micros),
+        }
+    }
+
+    fn from_wire(message: wire::Tally) -> Result<Self, DecodeError> {
+        Ok(Self {
+            conversations: message.conversations,
+            active_blocks: message.active_blocks,
+            joined_blocks: message.joined_blocks,
+            assigned: required::<Self, _>("assigned", message.assigned)?,
+            cold_at: message.cold_at.map(Timestamp::from_micros),
         })
     }
 }
@@ -142,6 +227,8 @@ impl Wire for Candidate {
             pending,
             foreign,
             active,
+            gauge,
+            tally,
             resident,
             capacity,
             utilisation,
@@ -154,6 +241,8 @@ impl Wire for Candidate {
             decode_step,
         } = self;
         let barred = barred.map_or(wire::Barred::Unspecified, Into::into);
+        // Nothing counted is not written: under most policies it is so for every candidate.
+        let tally = Some(tally).filter(|it| **it != Tally::default());
         wire::Candidate {
             target: Some(target.to_wire()),
             state: wire::TargetState::from(*state).into(),
@@ -176,6 +265,8 @@ impl Wire for Candidate {
             obliged: Some(*obliged),
             prefill_rate: Some(*prefill_rate),
             decode_step: Some(*decode_step),
+            gauge: gauge.as_ref().map(Gauge::to_wire),
+            tally: tally.map(Tally::to_wire),
         }
     }
 
@@ -202,6 +293,10 @@ impl Wire for Candidate {
             pending: Tokens::new(message.pending),
             foreign: Tokens::new(message.foreign),
             active: message.active,
+            gauge: message.gauge.map(Gauge::from_wire).transpose()?,
+            tally: message
+                .tally
+                .map_or(Ok(Tally::default()), Tally::from_wire)?,
             resident: Tokens::new(message.resident),
             capacity: message.capacity.map(Tokens::new),
             utilisation: required::<Self, _>("utilisation", message.utilisation)?,

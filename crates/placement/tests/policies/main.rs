@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use domain::{BlockSize, Target, TargetState, Tokens};
 use placement::{
     Barred, Candidate, Choice, Held, Hint, NoCandidate, Obligation, Place, Policy, Reason, Request,
-    Snapshot, choose,
+    Snapshot, Tally, choose,
 };
 
 /// An idle rank that computes 1,000 tokens a second and holds nothing.
@@ -29,6 +29,8 @@ fn idle(target: &str) -> Candidate {
         pending: Tokens::ZERO,
         foreign: Tokens::ZERO,
         active: 0,
+        gauge: None,
+        tally: Tally::default(),
         resident: Tokens::ZERO,
         capacity: None,
         utilisation: 0.0,
@@ -72,6 +74,7 @@ const REQUEST: Request = Request {
     isl: Tokens::new(10_000),
     conversation: None,
     hint: None,
+    stuck: None,
 };
 
 fn kv(snapshot: &Snapshot) -> Choice {

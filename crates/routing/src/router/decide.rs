@@ -79,6 +79,7 @@ impl Router {
             isl: request.isl,
             conversation,
             hint: request.hint.clone(),
+            stuck: None,
         };
         let choice = choose(&asked, &snapshot, self.config.policy, seed);
         let bound_by = binding.map_or(Owner::Router, |it| self.fleet.owner(&it.target.worker));
