@@ -11,7 +11,7 @@ use domain::{BlockHash, BlockSize, SequenceHash, Tokens, sequence_hashes};
 use serde::Deserialize;
 
 /// The longest prompt taken, in tokens: beyond every known trace, and small enough to hold.
-const MAX_TOKENS: u64 = 1 << 24;
+pub(crate) const MAX_TOKENS: u64 = 1 << 24;
 
 /// One request of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]

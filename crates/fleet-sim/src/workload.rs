@@ -11,6 +11,7 @@ mod script;
 #[cfg(test)]
 mod tests;
 mod traced;
+mod weka;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -74,6 +74,14 @@ pub enum Decode {
 impl Decode {
     /// By decode workers of a wide deployment, which take 20 ms for a token.
     pub const ELSEWHERE: Self = Self::Elsewhere(Duration::from_millis(20));
+
+    /// What is asked of an answer of this many tokens, at least one, and how long the rest of it takes elsewhere.
+    pub(super) fn split(self, osl: u64) -> (u64, Duration) {
+        match self {
+            Self::Here => (osl, Duration::ZERO),
+            Self::Elsewhere(token) => (1, token.mul_f64((osl - 1) as f64)),
+        }
+    }
 }
 
 /// A workload of agents.
@@ -245,34 +253,28 @@ impl Agents {
         let (mut anew, mut gap) = (true, 0.0);
         let mut turns = Vec::with_capacity(count);
         for _ in 0..count {
-            let output = figures.output.draw(random).round().max(1.0);
+            let output = (figures.output.draw(random).round() as u64).max(1);
             let growth = (figures.growth.draw(random).round() as u64).max(1);
             let growth = growth.min(figures.longest / 5);
-            let (lengths, after) = self.lengths(isl, output, growth, gap, anew);
+            let (osl, after) = self.decode.split(output);
+            let kept = match self.decode {
+                Decode::Here => isl + growth.min(output),
+                Decode::Elsewhere(_) => isl,
+            };
+            let lengths = Lengths {
+                isl,
+                osl,
+                kept,
+                gap: Duration::from_secs_f64(gap),
+                anew,
+            };
             turns.push(Timed { at: clock, lengths });
-            gap = figures.gap.draw(random).min(figures.longest_gap) + after;
+            gap = figures.gap.draw(random).min(figures.longest_gap) + after.as_secs_f64();
             clock += ANSWER + gap;
             anew = random.chance(figures.resets) || isl + growth > figures.longest;
             isl = if anew { begin(random) } else { isl + growth };
         }
         (turns, clock - gap)
-    }
-
-    /// A turn's lengths, and how long after it is answered here the answer ends.
-    fn lengths(&self, isl: u64, output: f64, growth: u64, gap: f64, anew: bool) -> (Lengths, f64) {
-        let (osl, kept, after) = match self.decode {
-            Decode::Here => (output as u64, isl + growth.min(output as u64), 0.0),
-            Decode::Elsewhere(token) => (1, isl, token.as_secs_f64() * (output - 1.0)),
-        };
-        let gap = Duration::from_secs_f64(gap);
-        let lengths = Lengths {
-            isl,
-            osl,
-            kept,
-            gap,
-            anew,
-        };
-        (lengths, after)
     }
 
     fn system(&self, random: &mut Random) -> Vec<BlockHash> {

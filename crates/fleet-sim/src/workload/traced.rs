@@ -20,10 +20,7 @@ impl Workload {
             turns: vec![Turn {
                 content: Arc::new(Content::new(it.blocks.clone())),
                 isl: it.isl,
-                osl: match decode {
-                    Decode::Here => it.osl,
-                    Decode::Elsewhere(_) => Tokens::new(1),
-                },
+                osl: Tokens::new(decode.split(it.osl.get()).0),
                 // Nobody knows what the answers were.
                 kept: it.isl,
                 gap: Duration::ZERO,
