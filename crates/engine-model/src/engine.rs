@@ -1,6 +1,7 @@
 //! All ranks of one engine, in lock step.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use domain::{DpRank, SequenceHash, Timestamp};
 
@@ -38,6 +39,16 @@ pub struct Engine {
     pass: Option<Pass>,
     /// Where the search for the least loaded rank begins, so that equals take turns.
     next_rank: usize,
+    passes: RankPasses,
+}
+
+/// Passes of ranks, each pass of an engine counted once for each of its ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RankPasses {
+    /// All of them.
+    pub all: u64,
+    /// Those in which a rank had nothing to compute while another had.
+    pub idle: u64,
 }
 
 impl Engine {
@@ -62,6 +73,7 @@ impl Engine {
             rank_of: BTreeMap::new(),
             pass: None,
             next_rank: 0,
+            passes: RankPasses::default(),
         })
     }
 
@@ -123,9 +135,13 @@ impl Engine {
     pub fn next_pass(&mut self, now: Timestamp) -> Option<Pass> {
         if self.pass.is_none() && self.ranks.iter().any(Rank::has_work) {
             let config = &self.config;
-            let work = self.ranks.iter_mut().map(|rank| rank.schedule(config));
-            let times = work.map(|it| config.step.of(it.prefill_tokens, it.sequences));
-            let slowest = times.max().unwrap_or_default();
+            let mut slowest = Duration::ZERO;
+            for rank in &mut self.ranks {
+                let work = rank.schedule(config);
+                slowest = slowest.max(config.step.of(work.prefill_tokens, work.sequences));
+                self.passes.all += 1;
+                self.passes.idle += u64::from(work.sequences == 0);
+            }
             self.pass = Some(Pass {
                 ends_at: now + slowest,
             });
@@ -157,6 +173,11 @@ impl Engine {
             Some(it) => it.clear(self.config.cache),
             None => Ok(None),
         }
+    }
+
+    /// Passes of its ranks since the start, that under way among them.
+    pub const fn rank_passes(&self) -> RankPasses {
+        self.passes
     }
 
     /// What a rank does at the moment; none out of range.

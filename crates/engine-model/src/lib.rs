@@ -30,7 +30,7 @@ mod request;
 pub use config::{Cache, Config, StepTime};
 pub use conversations::{Active, Beginning, ConversationRouter, ConversationRules, Turn};
 pub use effect::{Effect, Pass};
-pub use engine::{Engine, InvalidEngine, RankInUse};
+pub use engine::{Engine, InvalidEngine, RankInUse, RankPasses};
 pub use rank::RankStatus;
 pub use request::{Refused, Request, RequestId};
 
