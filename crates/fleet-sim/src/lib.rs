@@ -4,14 +4,20 @@
 mod agentx;
 mod random;
 mod replay;
+mod report;
+mod setting;
 mod trace;
 mod workload;
+mod world;
 
 pub use agentx::{AgentX, Conversation, Turn, working_set};
 pub use random::Random;
-pub use replay::{FleetConfig, Progress, Report, replay};
+pub use replay::replay;
+pub use report::{BindingCounts, Progress, Report, TargetReport};
+pub use setting::{DrainAt, EventFaults, Fleet, Partition, Restarts, Setting};
 pub use trace::{Trace, TraceError, TraceRequest};
 pub use workload::{
     Begins, CATALOGUE, Content, Decode, Named, Session, Source, TRACE_BLOCK_TOKENS,
     Turn as WorkloadTurn, Workload, named,
 };
+pub use world::{RunError, run};

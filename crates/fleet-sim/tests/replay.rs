@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use domain::BlockSize;
 use engine_model::StepTime;
-use fleet_sim::{FleetConfig, Report, Trace, replay};
+use fleet_sim::{Fleet, Report, Trace, replay};
 use placement::Policy;
 
-const FLEET: FleetConfig = FleetConfig {
+const FLEET: Fleet = Fleet {
     workers: 2,
     ranks: 2,
     kv_blocks: 400,
     pass_tokens: 64,
+    max_running: 256,
     step: StepTime {
         base: Duration::from_millis(1),
         per_prefill_token: Duration::from_micros(100),
@@ -66,7 +67,7 @@ fn every_request_is_served_and_every_token_accounted_for() {
         assert_eq!((sums.requests, sums.isl.get()), (90, isl));
         let lost = isl - sums.realised.get();
         assert_eq!(sums.parts.sum(), i64::try_from(lost).unwrap());
-        let computed: u64 = report.work.iter().map(|it| it.1.get()).sum();
+        let computed: u64 = report.targets.iter().map(|it| it.computed.get()).sum();
         assert_eq!(computed, lost - sums.sub_block.get());
         assert_eq!(report.ttft.len(), 90);
     }
@@ -83,5 +84,5 @@ fn kv_finds_what_turns_in_rotation_miss_and_spreads_the_work() {
     assert!(ratio(&kv) > 0.95, "{}", ratio(&kv));
     assert!(ratio(&baseline) < 0.8, "{}", ratio(&baseline));
     let spread = kv.work_max_over_mean().unwrap();
-    assert!(spread < 2.0, "{spread}: {:?}", kv.work);
+    assert!(spread < 2.0, "{spread}: {:?}", kv.targets);
 }

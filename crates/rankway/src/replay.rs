@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use domain::BlockSize;
 use engine_model::StepTime;
-use fleet_sim::{FleetConfig, Report, Trace};
+use fleet_sim::{Fleet, Report, Trace};
 use rankway::progress::{Progress, ProgressLine};
 use service_kit::CancellationToken;
 use tokio::time::Instant;
@@ -22,6 +22,9 @@ const SAMPLE: &[u8] = include_bytes!("../traces/mooncake_first_1000.jsonl");
 const STEP_BASE: Duration = Duration::from_millis(5);
 /// What each sequence adds to a pass.
 const STEP_PER_SEQUENCE: Duration = Duration::from_micros(100);
+
+/// Requests one rank runs at a time: vLLM's default.
+const MAX_RUNNING: u32 = 256;
 
 /// Runs the command. An interrupt leaves the computation behind, to end with the process.
 pub(crate) fn run(args: ReplayArgs) -> Result<(), Failure> {
@@ -61,12 +64,12 @@ fn compare(args: &ReplayArgs, stopped: &CancellationToken) -> Result<(), Failure
             if stopped.is_cancelled() {
                 return;
             }
-            let arrived = progress.arrived as f64 / progress.total.max(1) as f64;
+            let done = progress.done as f64 / progress.total.max(1) as f64;
             line.show(&Progress {
                 what: &what,
-                done: progress.arrived,
+                done: progress.done,
                 total: progress.total,
-                share: (number as f64 + arrived) / policies.len() as f64,
+                share: (number as f64 + done) / policies.len() as f64,
                 details: &format!(", simulated time {:.0} s", progress.at.as_secs_f64()),
             });
         });
@@ -112,16 +115,17 @@ fn first_ceiling(comparison: &Comparison) -> String {
     ceiling.map_or("none".to_owned(), |it| format!("{it:.4}"))
 }
 
-fn fleet(args: &ReplayArgs) -> Result<FleetConfig, Failure> {
+fn fleet(args: &ReplayArgs) -> Result<Fleet, Failure> {
     if args.policy.is_empty() {
         return Err(Failure::wrong_use("--policy names no policy"));
     }
     check_fleet(args.workers * args.ranks, args.kv_blocks)?;
-    Ok(FleetConfig {
+    Ok(Fleet {
         workers: args.workers,
         ranks: args.ranks,
         kv_blocks: args.kv_blocks,
         pass_tokens: args.pass_tokens,
+        max_running: MAX_RUNNING,
         step: StepTime {
             base: STEP_BASE,
             per_prefill_token: Duration::from_secs_f64(1.0 / args.prefill_rate),

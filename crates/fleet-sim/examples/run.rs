@@ -1,0 +1,220 @@
+//! Runs one workload in one setting and writes what came of it as one line of JSON.
+//!
+//! `cargo run --release -p fleet-sim --example run -- WORKLOAD [--policy P] [--workers N] ...`; each flag takes a value.
+//! The workload is one of the catalogue, its trace file given by `--trace` where it is one of a file, or a trace file.
+
+#![expect(clippy::print_stdout, reason = "its output is what it is for")]
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fs::File;
+use std::io::BufReader;
+use std::str::FromStr;
+use std::time::Duration;
+
+use domain::BlockSize;
+use fleet_sim::{
+    Decode, DrainAt, EventFaults, Fleet, Partition, Report, Restarts, Setting, Source,
+    TRACE_BLOCK_TOKENS, Trace, Workload, named, run,
+};
+use serde_json::json;
+
+/// What was given, each taken once.
+struct Flags(BTreeMap<String, String>);
+
+impl Flags {
+    /// The value of a flag, else its default.
+    fn take<T: FromStr>(&mut self, name: &str, default: T) -> Result<T, Box<dyn Error>>
+    where
+        T::Err: Error + 'static,
+    {
+        Ok(match self.0.remove(name) {
+            Some(text) => text.parse().map_err(|why| format!("--{name}: {why}"))?,
+            None => default,
+        })
+    }
+
+    fn some<T: FromStr>(&mut self, name: &str) -> Result<Option<T>, Box<dyn Error>>
+    where
+        T::Err: Error + 'static,
+    {
+        let text = self.0.remove(name);
+        let parsed = text.map(|text| text.parse().map_err(|why| format!("--{name}: {why}")));
+        Ok(parsed.transpose()?)
+    }
+
+    fn seconds(&mut self, name: &str, default: Duration) -> Result<Duration, Box<dyn Error>> {
+        let seconds = self.take(name, default.as_secs_f64())?;
+        Ok(Duration::try_from_secs_f64(seconds)?)
+    }
+
+    fn some_seconds(&mut self, name: &str) -> Result<Option<Duration>, Box<dyn Error>> {
+        let seconds: Option<f64> = self.some(name)?;
+        Ok(seconds.map(Duration::try_from_secs_f64).transpose()?)
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut words = std::env::args().skip(1);
+    let name = words.next().ok_or("name a workload")?;
+    let mut given = BTreeMap::new();
+    while let Some(word) = words.next() {
+        let flag = word.strip_prefix("--").ok_or("each flag begins with --")?;
+        let value = words
+            .next()
+            .ok_or_else(|| format!("--{flag} has no value"))?;
+        given.insert(flag.to_owned(), value);
+    }
+    let mut flags = Flags(given);
+    let workload = workload(&name, &mut flags)?;
+    let setting = setting(&mut flags)?;
+    if let Some((flag, _)) = flags.0.first_key_value() {
+        return Err(format!("there is no --{flag}").into());
+    }
+    let report = run(&workload, &setting, |_| {})?;
+    println!("{}", line(&report, &setting));
+    Ok(())
+}
+
+fn workload(name: &str, flags: &mut Flags) -> Result<Workload, Box<dyn Error>> {
+    let seed = flags.take("workload-seed", 1)?;
+    let known = named(name);
+    if let Some(Source::Drawn { requests, draw }) = known.map(|it| it.source) {
+        return Ok(draw(flags.take("requests", requests)?, seed));
+    }
+    let path = flags.some::<String>("trace")?;
+    let path = path.as_deref().unwrap_or(name);
+    let block_size = BlockSize::new(flags.take("block-size", TRACE_BLOCK_TOKENS)?)?;
+    let limit = flags.some("limit")?;
+    let trace = Trace::read(BufReader::new(File::open(path)?), block_size, limit)?;
+    Ok(match known {
+        Some(known) => known.of_trace(&trace),
+        None => Workload::of_trace(name, &trace, Decode::Here),
+    })
+}
+
+fn setting(flags: &mut Flags) -> Result<Setting, Box<dyn Error>> {
+    let usual = Setting::default();
+    let restarts = match flags.some_seconds("restart-every")? {
+        Some(every) => Some(Restarts {
+            every,
+            down: flags.seconds("down", Duration::from_secs(10))?,
+            noticed_after: flags.seconds("noticed-after", Duration::from_secs(2))?,
+        }),
+        None => None,
+    };
+    let drain = match flags.some_seconds("drain-at")? {
+        Some(at) => Some(DrainAt {
+            worker: 0,
+            at,
+            moves: flags.take("drain-moves", false)?,
+        }),
+        None => None,
+    };
+    let partition = match flags.some_seconds("cut-every")? {
+        Some(every) => Some(Partition {
+            routers: flags.take("cut-routers", u32::MAX)?,
+            every,
+            lasts: flags.seconds("cut-lasts", Duration::from_secs(30))?,
+        }),
+        None => None,
+    };
+    Ok(Setting {
+        fleet: fleet(flags)?,
+        routers: flags.take("routers", usual.routers)?,
+        policy: flags.take("policy", usual.policy)?,
+        affinity: flags.take("affinity", usual.affinity)?,
+        lineage: flags.take("lineage", usual.lineage)?,
+        index: flags.take("index", usual.index)?,
+        gauges_every: flags.seconds("gauges-every", usual.gauges_every)?,
+        tell_every: flags.some_seconds("tell-every")?,
+        events: EventFaults {
+            delay: flags.seconds("delay", Duration::ZERO)?,
+            loss: flags.take("loss", 0.0)?,
+            duplicate: flags.take("duplicate", 0.0)?,
+            reorder: flags.take("reorder", 0.0)?,
+            reorder_by: flags.seconds("reorder-by", Duration::from_secs(1))?,
+            repaired_after: flags.some_seconds("repaired-after")?,
+        },
+        restarts,
+        drain,
+        join: flags.some_seconds("join-at")?,
+        partition,
+        warm_up: flags.seconds("warm-up", usual.warm_up)?,
+        until: flags.some_seconds("until")?,
+        seed: flags.take("seed", usual.seed)?,
+        ..usual
+    })
+}
+
+fn fleet(flags: &mut Flags) -> Result<Fleet, Box<dyn Error>> {
+    let mut fleet = Fleet::default();
+    let micros = |it: Duration| it.as_secs_f64() * 1e6;
+    fleet.workers = flags.take("workers", fleet.workers)?;
+    fleet.ranks = flags.take("ranks", fleet.ranks)?;
+    fleet.kv_blocks = flags.take("kv-blocks", fleet.kv_blocks)?;
+    fleet.pass_tokens = flags.take("pass-tokens", fleet.pass_tokens)?;
+    fleet.max_running = flags.take("max-running", fleet.max_running)?;
+    let step = &mut fleet.step;
+    step.base = flags.seconds("step-base", step.base)?;
+    let rate = flags.take("prefill-rate", 1e6 / micros(step.per_prefill_token))?;
+    step.per_prefill_token = Duration::try_from_secs_f64(1.0 / rate)?;
+    step.per_sequence = flags.seconds("step-per-sequence", step.per_sequence)?;
+    Ok(fleet)
+}
+
+fn line(report: &Report, setting: &Setting) -> serde_json::Value {
+    let quantile = |share| report.ttft_quantile(share).map(|it| it.as_secs_f64());
+    let sums = report.totals.all();
+    json!({
+        "workload": report.workload,
+        "policy": report.policy.to_string(),
+        "seed": setting.seed,
+        "routers": setting.routers,
+        "requests": report.requests,
+        "errors": report.errors,
+        "broken": report.broken,
+        "retries": report.retries,
+        "realised_over_ceiling": report.totals.realised_over_ceiling(),
+        "ceiling_over_isl": report.totals.ceiling_over_isl(),
+        "ttft_s": {
+            "mean": report.ttft_mean(),
+            "p50": quantile(0.5),
+            "p90": quantile(0.9),
+            "p99": quantile(0.99),
+        },
+        "work_max_over_mean": report.work_max_over_mean(),
+        "queue_skew": report.queue_skew(),
+        "queue_skew_of_all": report.queue_skew_of_all(),
+        "pending_max_over_mean_in_a_worker": report.pending_max_over_mean_in_a_worker(),
+        "idle_share": report.idle_share(),
+        "decode_tokens_per_s": report.decode_throughput(),
+        "step_s": report.step.map(|it| it.as_secs_f64()),
+        "took_s": report.took.as_secs_f64(),
+        "kept": report.kept,
+        "bindings": {
+            "created": report.bindings.created,
+            "moved": report.bindings.moved,
+            "excursions": report.bindings.excursions,
+            "followed": report.bindings.followed,
+            "unasked": report.bindings.unasked,
+        },
+        "tokens": {
+            "isl": sums.isl.get(),
+            "ceiling": sums.ceiling.get(),
+            "stored": sums.stored.get(),
+            "best": sums.best.get(),
+            "ready": sums.ready.get(),
+            "chosen": sums.chosen.get(),
+            "realised": sums.realised.get(),
+            "sub_block": sums.sub_block.get(),
+            "cold": sums.parts.cold.get(),
+            "in_flight": sums.parts.in_flight.get(),
+            "unannounced": sums.parts.unannounced.get(),
+            "capacity": sums.parts.capacity.get(),
+            "unavailable": sums.parts.unavailable.get(),
+            "routing": sums.parts.routing.get(),
+            "index_error": sums.parts.index_error,
+        },
+    })
+}

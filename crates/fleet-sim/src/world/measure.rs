@@ -1,0 +1,195 @@
+//! What is measured, and how it is added up.
+
+use std::time::Duration;
+
+use accounting::{Totals, Waterfall};
+use domain::{DpRank, Timestamp, Tokens};
+
+use super::bindings::Bindings;
+use super::engines::Engines;
+use super::sessions::Sessions;
+use crate::{Report, Setting, TargetReport, Workload};
+
+pub(super) struct Measure {
+    from: Timestamp,
+    workers: Vec<Queues>,
+    /// The most that waits at any rank, and since when it is added up.
+    as_of: Timestamp,
+    at_most_of_all: f64,
+    totals: Totals,
+    ttft: Vec<Duration>,
+    pub(super) requests: u64,
+    pub(super) errors: u64,
+    pub(super) broken: u64,
+    pub(super) retries: u64,
+    pub(super) kept: u64,
+    generated: Tokens,
+    took: Timestamp,
+}
+
+/// The ranks of one worker.
+struct Queues {
+    ranks: Vec<Queue>,
+    as_of: Timestamp,
+    most: u64,
+    at_most: f64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Queue {
+    requests: u64,
+    computed: Tokens,
+    /// Tokens that wait, and the same added up over time.
+    pending: u64,
+    token_seconds: f64,
+}
+
+impl Measure {
+    pub(super) fn new(setting: &Setting) -> Self {
+        let from = Timestamp::ZERO + setting.warm_up;
+        Self {
+            from,
+            workers: Vec::new(),
+            as_of: from,
+            at_most_of_all: 0.0,
+            totals: Totals::default(),
+            ttft: Vec::new(),
+            requests: 0,
+            errors: 0,
+            broken: 0,
+            retries: 0,
+            kept: 0,
+            generated: Tokens::ZERO,
+            took: Timestamp::ZERO,
+        }
+    }
+
+    /// One more worker.
+    pub(super) fn add_worker(&mut self, ranks: u32) {
+        self.workers.push(Queues {
+            ranks: vec![Queue::default(); ranks as usize],
+            as_of: self.as_of,
+            most: 0,
+            at_most: 0.0,
+        });
+    }
+
+    /// Whether a request that is sent now counts.
+    pub(super) fn counts(&self, now: Timestamp) -> bool {
+        self.from <= now
+    }
+
+    /// A request was sent, of which so much is expected to be computed.
+    pub(super) fn sent(&mut self, at: (usize, DpRank), uncached: Tokens, now: Timestamp) {
+        if self.counts(now) {
+            self.rank(at).requests += 1;
+        }
+        self.wait(at, now, |pending| pending + uncached.get());
+    }
+
+    /// It waits no more.
+    pub(super) fn begun(&mut self, at: (usize, DpRank), uncached: Tokens, now: Timestamp) {
+        self.wait(at, now, |pending| pending.saturating_sub(uncached.get()));
+    }
+
+    /// A request was served to its end.
+    pub(super) fn served(
+        &mut self,
+        at: (usize, DpRank),
+        ttft: Duration,
+        usage: &domain::Usage,
+        row: Option<&Waterfall>,
+    ) {
+        self.requests += 1;
+        self.ttft.push(ttft);
+        self.generated += usage.completion;
+        let cached = usage.cached.unwrap_or_default();
+        self.rank(at).computed += usage.prompt.saturating_sub(cached);
+        if let Some(row) = row {
+            self.totals.add(row);
+        }
+    }
+
+    /// A request has ended, counted or not.
+    pub(super) fn ended(&mut self, now: Timestamp) {
+        self.took = now;
+    }
+
+    fn rank(&mut self, (worker, dp_rank): (usize, DpRank)) -> &mut Queue {
+        &mut self.workers[worker].ranks[dp_rank.get() as usize]
+    }
+
+    fn wait(&mut self, at: (usize, DpRank), now: Timestamp, change: impl Fn(u64) -> u64) {
+        self.look(now);
+        self.workers[at.0].look(now);
+        let queue = self.rank(at);
+        queue.pending = change(queue.pending);
+        let queues = &mut self.workers[at.0];
+        queues.most = queues.ranks.iter().map(|it| it.pending).max().unwrap_or(0);
+    }
+
+    /// Adds up what has waited at the busiest rank until now.
+    fn look(&mut self, now: Timestamp) {
+        let most = self.workers.iter().map(|it| it.most).max().unwrap_or(0);
+        self.at_most_of_all += most as f64 * now.since(self.as_of).as_secs_f64();
+        self.as_of = self.as_of.max(now);
+    }
+
+    pub(super) fn into_report(
+        mut self,
+        (workload, setting): (&Workload, &Setting),
+        (engines, bindings, sessions): (&Engines, &Bindings, &Sessions<'_>),
+    ) -> Report {
+        self.ttft.sort_unstable();
+        let passes = engines.passes();
+        let mut targets = Vec::new();
+        for (worker, queues) in self.workers.iter().enumerate() {
+            for (rank, queue) in (0..).map(DpRank::new).zip(&queues.ranks) {
+                targets.push(TargetReport {
+                    target: domain::Target {
+                        epoch: domain::Epoch::FIRST,
+                        ..engines.target(worker, rank)
+                    },
+                    requests: queue.requests,
+                    computed: queue.computed,
+                    pending: queue.token_seconds,
+                });
+            }
+        }
+        targets.sort_by(|one, other| one.target.cmp(&other.target));
+        Report {
+            workload: workload.name.clone(),
+            policy: setting.policy,
+            requests: self.requests,
+            errors: self.errors,
+            broken: self.broken,
+            retries: self.retries,
+            totals: self.totals,
+            ttft: self.ttft,
+            targets,
+            pending_at_most: self.workers.iter().map(|it| it.at_most).sum(),
+            pending_at_most_of_all: self.at_most_of_all,
+            took: self.took.since(Timestamp::ZERO),
+            generated: self.generated,
+            step: sessions.mean_step(),
+            idle_passes: passes.idle,
+            passes: passes.all,
+            bindings: bindings.counts,
+            kept: self.kept,
+        }
+    }
+}
+
+impl Queues {
+    /// Adds up what has waited until now.
+    fn look(&mut self, now: Timestamp) {
+        let seconds = now.since(self.as_of).as_secs_f64();
+        if seconds > 0.0 {
+            for queue in &mut self.ranks {
+                queue.token_seconds += queue.pending as f64 * seconds;
+            }
+            self.at_most += self.most as f64 * seconds;
+        }
+        self.as_of = self.as_of.max(now);
+    }
+}
