@@ -9,7 +9,9 @@ use domain::{BlockHash, BlockSize, Tokens};
 use engine_model::StepTime;
 use fleet_sim::{Begins, Content, Fleet, Report, Session, Setting, Workload, WorkloadTurn, run};
 
+/// Of short conversations; long ones have blocks of four times as many tokens.
 const BLOCK: u32 = 16;
+const LARGE_BLOCK: u32 = 64;
 
 /// 8,000 tokens a second.
 const STEP: StepTime = StepTime {
@@ -34,14 +36,19 @@ const SLOW: StepTime = StepTime {
 };
 
 /// A conversation of turns of these new and answered tokens and gaps, behind `shared` blocks that all have.
-fn conversation(name: u32, shared: u64, begins: Begins, turns: &[(u64, u64, Duration)]) -> Session {
+fn conversation(
+    name: u32,
+    (shared, block): (u64, u32),
+    begins: Begins,
+    turns: &[(u64, u64, Duration)],
+) -> Session {
     let total: u64 = turns.iter().map(|it| it.0 + it.1).sum();
-    let blocks = (0..shared + total / u64::from(BLOCK)).map(|it| match it < shared {
+    let blocks = (0..shared + total / u64::from(block)).map(|it| match it < shared {
         true => BlockHash::new(it),
         false => BlockHash::new((u64::from(name) + 1) << 32 | it),
     });
     let content = Arc::new(Content::new(blocks.collect()));
-    let mut isl = shared * u64::from(BLOCK);
+    let mut isl = shared * u64::from(block);
     let turns = turns.iter().map(|(new, osl, gap)| {
         isl += new;
         let turn = WorkloadTurn {
@@ -74,7 +81,7 @@ fn script(name: u32, busy: bool, (start, until): (f64, f64), random: &mut u64) -
         at += gap;
         turns.push((240, 16, Duration::from_secs_f64(gap)));
     }
-    conversation(name, 0, Begins::At(seconds(start)), &turns)
+    conversation(name, (0, LARGE_BLOCK), Begins::At(seconds(start)), &turns)
 }
 
 /// BC-14: 64 conversations of which 8 have ten times the turns of the others, begun `apart`
@@ -132,10 +139,10 @@ fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-fn served(sessions: Vec<Session>, setting: &Setting) -> Report {
+fn served(sessions: Vec<Session>, block: u32, setting: &Setting) -> Report {
     let workload = Workload {
         name: "conversations".to_owned(),
-        block_size: BlockSize::new(BLOCK).unwrap(),
+        block_size: BlockSize::new(block).unwrap(),
         sessions,
     };
     run(&workload, setting, |_| {}).unwrap()
@@ -151,7 +158,7 @@ fn skews(routers: u32, sessions: Vec<Session>, measured: (f64, f64), seed: u64) 
         seed,
         ..Setting::default()
     };
-    let report = served(sessions, &setting);
+    let report = served(sessions, LARGE_BLOCK, &setting);
     assert_eq!(report.bindings.moved, 0, "balancing moves nothing");
     let work = report.work_max_over_mean().unwrap();
     (work, report.pending_max_over_mean().unwrap())
@@ -202,7 +209,7 @@ fn conversations_of_equal_turns_are_spread_evenly_and_every_turn_stays() {
                         pause: Duration::ZERO,
                     },
                 };
-                conversation(number as u32, 9, begins, &turns)
+                conversation(number as u32, (9, BLOCK), begins, &turns)
             })
             .collect();
         let setting = Setting {
@@ -211,7 +218,7 @@ fn conversations_of_equal_turns_are_spread_evenly_and_every_turn_stays() {
             seed,
             ..Setting::default()
         };
-        let report = served(scripts, &setting);
+        let report = served(scripts, BLOCK, &setting);
         assert_eq!((report.requests, report.kept), (256, 192));
         let requests = report.requests_max_over_mean().unwrap();
         assert!(
