@@ -16,7 +16,7 @@ pub use choose::{Choice, NoCandidate, Place, Reason, choose};
 pub use kv::{Scored, Terms, Weights};
 pub use obligations::{BoundTurn, Obligation, Obligations};
 pub use policy::{InvalidPolicy, Policies, Policy};
-pub use reservations::{Refused, Reservation, Reservations, landmarks};
+pub use reservations::{InFlight, Refused, Reservation, Reservations, Reserved, landmarks};
 pub use snapshot::{
     Barred, Candidate, Gauge, Held, Hint, Request, Snapshot, Stuck, Tally,
 };

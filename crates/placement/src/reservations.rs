@@ -3,17 +3,20 @@
 //! A reservation counts from the decision on and ends at the first token, at a failure, when the request is
 //! dropped, or by its lease, whichever comes first.
 
+mod passing;
+
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use domain::{DecisionId, InstanceId, SequenceHash, Target, Timestamp, Tokens};
 
+use self::passing::Passing;
+pub use self::passing::{InFlight, landmarks};
+
 /// Live reservations of all routers together: 60 queued prefills on each of 1,000 ranks stay below it.
 const MAX_LIVE: usize = 65_536;
 /// A peer's lease is cut to this, so that a wrong clock cannot reserve for ever.
 const MAX_LEASE: Duration = Duration::from_secs(600);
-/// Every so many blocks of a request its sequence hash is a landmark.
-const LANDMARK_BLOCKS: usize = 64;
 /// Ended reservations remembered per target, to compare with gauges taken before they ended.
 const MAX_ENDED: usize = 256;
 /// How long they are remembered: longer than a gauge is believed.
@@ -46,9 +49,23 @@ pub struct Refused;
 pub struct Reservations {
     live: HashMap<DecisionId, Reservation>,
     leases: BTreeSet<(Timestamp, DecisionId)>,
-    queues: HashMap<Target, Queue>,
-    /// How many live reservations pass each landmark, by target.
-    passing: HashMap<SequenceHash, Vec<(Target, u32)>>,
+    /// Where the queue of a target is.
+    slots: HashMap<Target, usize>,
+    queues: Vec<Queue>,
+    /// Slots of no target.
+    free: Vec<usize>,
+    passing: Passing,
+}
+
+/// What is reserved at one target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reserved {
+    /// Prefill work not yet done, as [`Reservations::pending`] has it.
+    pub pending: Tokens,
+    /// Live reservations.
+    pub count: u32,
+    /// Leading blocks of a request that are being computed there.
+    pub in_flight: u32,
 }
 
 /// The work reserved at one target, oldest first.
@@ -70,16 +87,6 @@ struct Work {
     left: f64,
 }
 
-/// The sequence hashes that stand for a request: every 64th, and the last.
-pub fn landmarks(hashes: &[SequenceHash]) -> Vec<SequenceHash> {
-    let aligned = hashes.chunks_exact(LANDMARK_BLOCKS);
-    let rest = aligned.remainder().last().copied();
-    aligned
-        .filter_map(|chunk| chunk.last().copied())
-        .chain(rest)
-        .collect()
-}
-
 impl Reservations {
     /// Counts `reservation` from `now` on; its target computes `rate` tokens per second. A second one of the
     /// same id replaces the first.
@@ -94,7 +101,9 @@ impl Reservations {
             return Err(Refused);
         }
         reservation.lease_until = reservation.lease_until.min(now + MAX_LEASE);
-        let queue = self.queues.entry(reservation.target.clone()).or_default();
+        let slot = self.slot(&reservation.target);
+        self.passing.enter(&reservation.landmarks, slot);
+        let queue = &mut self.queues[slot];
         queue.proceed(now);
         queue.rate = rate;
         queue.works.push_back(Work {
@@ -102,13 +111,6 @@ impl Reservations {
             began: now,
             left: reservation.uncached.as_f64(),
         });
-        for landmark in &reservation.landmarks {
-            let targets = self.passing.entry(*landmark).or_default();
-            match targets.iter_mut().find(|it| it.0 == reservation.target) {
-                Some((_, count)) => *count += 1,
-                None => targets.push((reservation.target.clone(), 1)),
-            }
-        }
         self.leases
             .insert((reservation.lease_until, reservation.id));
         self.live.insert(reservation.id, reservation);
@@ -119,22 +121,9 @@ impl Reservations {
     pub fn release(&mut self, id: DecisionId, now: Timestamp) -> Option<Reservation> {
         let reservation = self.live.remove(&id)?;
         self.leases.remove(&(reservation.lease_until, id));
-        if let Some(queue) = self.queues.get_mut(&reservation.target) {
-            queue.end(id, now);
-        }
-        for landmark in &reservation.landmarks {
-            let Some(targets) = self.passing.get_mut(landmark) else {
-                continue;
-            };
-            if let Some(at) = targets.iter().position(|it| it.0 == reservation.target) {
-                targets[at].1 -= 1;
-                if targets[at].1 == 0 {
-                    targets.swap_remove(at);
-                }
-            }
-            if targets.is_empty() {
-                self.passing.remove(landmark);
-            }
+        if let Some(slot) = self.slots.get(&reservation.target).copied() {
+            self.queues[slot].end(id, now);
+            self.passing.leave(&reservation.landmarks, slot);
         }
         Some(reservation)
     }
@@ -148,9 +137,15 @@ impl Reservations {
             }
             expired.extend(self.release(id, now));
         }
-        self.queues.retain(|_, queue| {
+        self.slots.retain(|_, slot| {
+            let queue = &mut self.queues[*slot];
             queue.forget_ended(now);
-            !queue.works.is_empty() || !queue.ended.is_empty()
+            let is_used = !queue.works.is_empty() || !queue.ended.is_empty();
+            if !is_used {
+                *queue = Queue::default();
+                self.free.push(*slot);
+            }
+            is_used
         });
         expired
     }
@@ -158,20 +153,31 @@ impl Reservations {
     /// Prefill work reserved at `target` and not yet done, if it has proceeded at the reserved rate, oldest
     /// first.
     pub fn pending(&self, target: &Target, now: Timestamp) -> Tokens {
-        let left = self.queues.get(target).map_or(0.0, |it| it.left(now));
-        // Rounded, so that the dust of floating point is no token; the cast saturates, and nothing left is negative.
-        Tokens::new(left.round() as u64)
+        self.queue(target)
+            .map_or(Tokens::ZERO, |it| it.pending(now))
     }
 
     /// Live reservations at `target`.
     pub fn count(&self, target: &Target) -> u32 {
-        let count = self.queues.get(target).map_or(0, |it| it.works.len());
-        u32::try_from(count).unwrap_or(u32::MAX)
+        self.queue(target).map_or(0, Queue::count)
+    }
+
+    /// All that a decision asks of the book about `target`.
+    pub fn at(&self, target: &Target, in_flight: &InFlight, now: Timestamp) -> Reserved {
+        let Some(slot) = self.slots.get(target).copied() else {
+            return Reserved::default();
+        };
+        let queue = &self.queues[slot];
+        Reserved {
+            pending: queue.pending(now),
+            count: queue.count(),
+            in_flight: in_flight.at(slot),
+        }
     }
 
     /// Reservations that were live at `target` at the time `at`, for comparison with a gauge taken then.
     pub fn count_at(&self, target: &Target, at: Timestamp) -> u32 {
-        let Some(queue) = self.queues.get(target) else {
+        let Some(queue) = self.queue(target) else {
             return 0;
         };
         let live = queue.works.iter().filter(|it| it.began <= at).count();
@@ -182,7 +188,7 @@ impl Reservations {
 
     /// What is left of [`Self::pending`] where all that was reserved until `at` has begun to be computed.
     pub fn pending_since(&self, target: &Target, at: Timestamp, now: Timestamp) -> Tokens {
-        let Some(queue) = self.queues.get(target) else {
+        let Some(queue) = self.queue(target) else {
             return Tokens::ZERO;
         };
         let later = queue.works.iter().filter(|it| at < it.began);
@@ -205,22 +211,27 @@ impl Reservations {
         self.live.is_empty()
     }
 
-    /// How many leading blocks of a request with these sequence hashes are being computed, by target.
-    pub fn in_flight(&self, hashes: &[SequenceHash]) -> HashMap<&Target, u32> {
-        let mut depths = HashMap::new();
-        for (chunk_index, chunk) in hashes.chunks(LANDMARK_BLOCKS).enumerate() {
-            let start = chunk_index * LANDMARK_BLOCKS;
-            for (offset, hash) in chunk.iter().enumerate() {
-                let depth = u32::try_from(start + offset + 1).unwrap_or(u32::MAX);
-                let targets = self.passing.get(hash).into_iter().flatten();
-                depths.extend(targets.map(|(target, _)| (target, depth)));
-            }
-            // Whoever goes deeper passes the landmark at the end of this chunk.
-            if !chunk.last().is_some_and(|it| self.passing.contains_key(it)) {
-                break;
-            }
+    /// Who computes how much of a request with these sequence hashes: to be asked by target in [`Reservations::at`],
+    /// before the book changes.
+    pub fn in_flight(&self, hashes: &[SequenceHash]) -> InFlight {
+        self.passing.in_flight(hashes)
+    }
+
+    fn queue(&self, target: &Target) -> Option<&Queue> {
+        self.slots.get(target).map(|slot| &self.queues[*slot])
+    }
+
+    /// The slot of a target, which has one from now on.
+    fn slot(&mut self, target: &Target) -> usize {
+        if let Some(slot) = self.slots.get(target) {
+            return *slot;
         }
-        depths
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.queues.push(Queue::default());
+            self.queues.len() - 1
+        });
+        self.slots.insert(target.clone(), slot);
+        slot
     }
 }
 
@@ -232,6 +243,15 @@ impl Queue {
     fn left(&self, now: Timestamp) -> f64 {
         let left: f64 = self.works.iter().map(|it| it.left).sum();
         (left - self.budget(now)).max(0.0)
+    }
+
+    fn pending(&self, now: Timestamp) -> Tokens {
+        // Rounded, so that the dust of floating point is no token; the cast saturates, and nothing left is negative.
+        Tokens::new(self.left(now).round() as u64)
+    }
+
+    fn count(&self) -> u32 {
+        u32::try_from(self.works.len()).unwrap_or(u32::MAX)
     }
 
     /// Takes off what has been computed since, oldest first.

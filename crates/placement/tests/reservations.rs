@@ -23,6 +23,11 @@ fn hashes(numbers: impl IntoIterator<Item = u64>) -> Vec<SequenceHash> {
     numbers.into_iter().map(SequenceHash::new).collect()
 }
 
+fn in_flight(book: &Reservations, rank: u32, request: &[SequenceHash]) -> u32 {
+    let found = book.in_flight(request);
+    book.at(&target(rank), &found, at(0.0)).in_flight
+}
+
 fn reservation(id: u128, rank: u32, uncached: u64, lease_until: Timestamp) -> Reservation {
     Reservation {
         id: DecisionId::new(id),
@@ -121,13 +126,12 @@ fn a_prefix_in_flight_is_found_to_the_landmark() {
     second.landmarks = landmarks(&hashes(1..=70));
     book.reserve(second, RATE, at(0.0)).unwrap();
     let extended = hashes(1..=300);
-    let found = book.in_flight(&extended);
-    assert_eq!(found.get(&target(0)), Some(&200));
-    assert_eq!(found.get(&target(1)), Some(&70));
+    assert_eq!(in_flight(&book, 0, &extended), 200);
+    assert_eq!(in_flight(&book, 1, &extended), 70);
     let diverging = hashes((1..=150).chain(1_000..1_100));
-    assert_eq!(book.in_flight(&diverging).get(&target(0)), Some(&128));
+    assert_eq!(in_flight(&book, 0, &diverging), 128);
     book.release(DecisionId::new(1), at(0.0));
-    assert_eq!(book.in_flight(&extended).get(&target(0)), None);
+    assert_eq!(in_flight(&book, 0, &extended), 0);
 }
 
 #[test]
@@ -244,8 +248,11 @@ proptest! {
                 let pending = book.pending(&target(rank), now).as_f64();
                 prop_assert!((pending - left).abs() <= 1.0, "{pending} {left}");
                 prop_assert_eq!(book.count(&target(rank)) as usize, naive.here(rank).count());
-                let deepest = naive.here(rank).map(|it| it.blocks).max().filter(|it| *it > 0);
-                prop_assert_eq!(in_flight.get(&target(rank)).map(|it| u64::from(*it)), deepest);
+                let deepest = naive.here(rank).map(|it| it.blocks).max().unwrap_or(0);
+                let reserved = book.at(&target(rank), &in_flight, now);
+                prop_assert_eq!(u64::from(reserved.in_flight), deepest);
+                prop_assert_eq!(reserved.pending, book.pending(&target(rank), now));
+                prop_assert_eq!(reserved.count, book.count(&target(rank)));
             }
             prop_assert_eq!(book.len(), naive.live.len());
         }
@@ -253,6 +260,53 @@ proptest! {
         book.expire(now);
         prop_assert!(book.is_empty());
         prop_assert!((0..3).all(|rank| book.pending(&target(rank), now) == Tokens::ZERO));
-        prop_assert!(book.in_flight(&hashes(1..=200)).is_empty());
+        prop_assert!((0..3).all(|rank| in_flight(&book, rank, &hashes(1..=200)) == 0));
+    }
+}
+
+/// Requests that fork from each other anywhere: of each target the deepest landmark that the request has too.
+fn forks() -> impl Strategy<Value = Vec<(u128, u32, usize, usize, bool)>> {
+    prop::collection::vec(
+        (
+            0..20_u128,
+            0..4_u32,
+            0..500_usize,
+            0..500_usize,
+            any::<bool>(),
+        ),
+        1..40,
+    )
+}
+
+/// `blocks` hashes: up to the fork those that all have, then those of whoever forks there and has the name.
+fn forked(fork: usize, blocks: usize, name: u64) -> Vec<SequenceHash> {
+    let shared = (1..=fork.min(blocks)).map(|it| it as u64);
+    let own = |it: usize| (1 + fork as u64) * 1_000_000 + name % 2 * 1_000 + it as u64;
+    hashes(shared.chain((fork + 1..=blocks).map(own)))
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_in_flight_is_found_to_the_landmark(steps in forks(), fork in (0..40_usize).prop_map(|it| it * 13), blocks in 0..500_usize) {
+        let mut book = Reservations::default();
+        let mut live = BTreeMap::new();
+        for (id, rank, fork, blocks, ends) in steps {
+            if ends {
+                book.release(DecisionId::new(id), at(0.0));
+                live.remove(&id);
+                continue;
+            }
+            let mut one = reservation(id, rank, 1, at(100.0));
+            one.landmarks = landmarks(&forked(fork, blocks, id as u64));
+            live.insert(id, (rank, one.landmarks.clone()));
+            book.reserve(one, RATE, at(0.0)).unwrap();
+        }
+        let request = forked(fork, blocks, 5);
+        for rank in 0..4 {
+            let here = live.values().filter(|it| it.0 == rank);
+            let depth = |hash: &SequenceHash| request.iter().position(|it| it == hash).map(|it| it + 1);
+            let deepest = here.flat_map(|it| &it.1).filter_map(depth).max().unwrap_or(0);
+            prop_assert_eq!(in_flight(&book, rank, &request) as usize, deepest, "rank {}", rank);
+        }
     }
 }

@@ -3,8 +3,11 @@
 use std::collections::HashMap;
 
 use affinity::Binding;
-use domain::{Depths, SequenceHash, Target, TargetState, Timestamp, Tokens};
-use placement::{Barred, Candidate, Gauge, Held, Obligation, Obligations, Reservations, Tally};
+use domain::{BlockSize, Depths, SequenceHash, Target, TargetState, Timestamp, Tokens};
+use placement::{
+    Barred, Candidate, Gauge, Held, InFlight, Obligation, Obligations, Reservations, Reserved,
+    Tally,
+};
 
 use crate::fleet::{Fleet, Member, combined};
 use crate::presumed::{Presumed, Room};
@@ -47,9 +50,14 @@ impl Sources<'_> {
                 state: states.get(target).copied(),
             })
         };
+        // Most models have one block size.
+        let mut last: Option<(BlockSize, InFlight)> = None;
         let mut candidates = Vec::new();
         for member in self.fleet.members(&self.request.model, self.now) {
-            let in_flight = self.reservations.in_flight(self.hashes(member));
+            let in_flight = match last.take() {
+                Some(same) if same.0 == member.block_size() => same.1,
+                _ => self.reservations.in_flight(self.hashes(member)),
+            };
             let epoch = self.fleet.epoch(&member.worker);
             for dp_rank in member.worker.ranks() {
                 let target = Target {
@@ -57,10 +65,11 @@ impl Sources<'_> {
                     epoch,
                     dp_rank,
                 };
-                let in_flight = in_flight.get(&target).copied().unwrap_or(0);
+                let reserved = self.reservations.at(&target, &in_flight, self.now);
                 let said = says(&target);
-                candidates.push(self.candidate(member, target, said, in_flight));
+                candidates.push(self.candidate(member, target, said, reserved));
             }
+            last = Some((member.block_size(), in_flight));
         }
         candidates
     }
@@ -70,7 +79,7 @@ impl Sources<'_> {
         member: &Member,
         target: Target,
         said: Option<Said>,
-        in_flight: u32,
+        reserved: Reserved,
     ) -> Candidate {
         let block_size = member.block_size();
         let cacheable = block_size.cacheable_blocks(self.request.isl);
@@ -104,7 +113,6 @@ impl Sources<'_> {
             false => (memory.resident, member.capacity()),
         };
         let (requests, foreign) = member.gauge(target.dp_rank, self.now);
-        let reserved = self.reservations.count(&target);
         Candidate {
             state,
             barred: self.barred(&target),
@@ -117,11 +125,11 @@ impl Sources<'_> {
             presumed,
             index_known: said.is_some(),
             has_events: member.has_events(),
-            in_flight: tokens(in_flight),
-            pending: self.reservations.pending(&target, self.now),
+            in_flight: tokens(reserved.in_flight),
+            pending: reserved.pending,
             // A float to integer cast saturates; a mean of tokens is not negative.
             foreign: Tokens::new((f64::from(foreign) * self.mean_miss) as u64),
-            active: memory.active.max(requests).max(reserved),
+            active: memory.active.max(requests).max(reserved.count),
             gauge: member.load(target.dp_rank, self.now).map(|it| Gauge {
                 running: it.running,
                 waiting: it.waiting,
