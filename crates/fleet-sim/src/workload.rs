@@ -5,6 +5,7 @@ mod agentx;
 mod catalogue;
 mod code_gen;
 mod codex;
+mod fleets;
 mod grpo;
 mod saas;
 mod script;
@@ -41,7 +42,7 @@ pub struct Session {
     pub conversation: Option<u32>,
     /// The session it was started from, whose conversation its requests give as their parent's.
     pub parent: Option<usize>,
-    /// The tenant, whose salt sets its blocks apart from those of other tenants; one for all where there are none.
+    /// The tenant, under whose salt its contents are hashed: no two tenants have a hash in common, whatever their texts.
     pub tenant: u32,
     /// When its first turn is sent.
     pub begins: Begins,

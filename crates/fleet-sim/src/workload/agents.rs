@@ -99,7 +99,7 @@ pub(super) struct Agents {
     pub(super) ramp: Duration,
     /// Whether all trees have one system prompt in common, rather than each its own.
     pub(super) one_system: bool,
-    /// Tenants, each with a salt of its own; lanes belong to them in turn.
+    /// Tenants, each with a salt of its own, by which the same text has other hashes; lanes belong to them in turn.
     pub(super) tenants: u32,
     /// Where answers are generated.
     pub(super) decode: Decode,
@@ -139,19 +139,25 @@ impl Agents {
         let mut lanes: Vec<Lane> = (0..self.lanes).map(|it| self.lane(it, seed)).collect();
         let cut = self.cut(&mut lanes);
         let mut random = Random::new(seed);
-        let mut opening = self.system(&mut random);
+        let systems = (0..self.tenants).map(|_| self.system(&mut random));
+        let systems: Vec<Vec<BlockHash>> = systems.collect();
         let mut sessions = Vec::new();
         for (number, lane) in lanes.iter().enumerate() {
             let mut before = None;
+            let tenant = number % systems.len();
             for tree in &lane.trees {
-                if !self.one_system {
-                    opening = self.system(&mut random);
-                }
+                let own;
+                let opening = if self.one_system {
+                    &systems[tenant]
+                } else {
+                    own = self.system(&mut random);
+                    &own
+                };
                 let place = Place {
                     before,
-                    tenant: number as u32 % self.tenants,
+                    tenant: tenant as u32,
                 };
-                let main = self.write(tree, &place, cut, &opening, &mut random, &mut sessions);
+                let main = self.write(tree, &place, cut, opening, &mut random, &mut sessions);
                 match main {
                     Some(main) => before = Some(main),
                     None => break,

@@ -6,7 +6,8 @@ use super::code_gen::code_gen;
 use super::codex::codex;
 use super::grpo::grpo;
 use super::saas::saas;
-use super::{Decode, Workload};
+use super::{Decode, Workload, fleets};
+use crate::setting::Setting;
 use crate::trace::Trace;
 
 /// A workload by its name.
@@ -18,6 +19,8 @@ pub struct Named {
     pub about: &'static str,
     /// Where its requests come from.
     pub source: Source,
+    /// The fleet that it is meant for, and what goes wrong there; under our policy, with one router.
+    pub setting: fn() -> Setting,
 }
 
 /// Where a workload's requests come from.
@@ -37,15 +40,14 @@ pub enum Source {
 /// Tokens of a block of the trace files.
 pub const TRACE_BLOCK_TOKENS: u32 = 512;
 
-/// Live trees of agents in W1 and what is made of it: what keeps sixteen ranks busy at which each rank has about as many
-/// as in srt-slurm#236 (256 before 24 ranks).
+/// Live trees of agents in W1 and what is made of it: 16 for each rank; srt-slurm#236 has 256 before 24 ranks.
 const TREES: u32 = 128;
 /// Live sessions of W2.
 const CODEX_SESSIONS: u32 = 192;
-/// Conversations at a time of W5, at which the published run with affinity has its knee.
-const CODE_CONVERSATIONS: u32 = 60;
-/// Groups of W7, of 16 streams each: sixteen streams for each rank.
-const GROUPS: usize = 16;
+/// Conversations at a time of W5: 20 for each pod. The published knee is at 60 for a number of pods that is not known.
+const CODE_CONVERSATIONS: u32 = 80;
+/// Groups of W7, of 16 streams each: 32 streams for each rank, as of 1,000 before 32 ranks (TensorRT-LLM#16294).
+const GROUPS: usize = 32;
 /// Tenants of W6 with salts.
 const SALTS: u32 = 16;
 
@@ -58,6 +60,7 @@ pub static CATALOGUE: &[Named] = &[
             requests: 12_000,
             draw: |requests, seed| agentx(TREES, requests).draw(seed),
         },
+        setting: fleets::agentx,
     },
     Named {
         name: "W2",
@@ -66,26 +69,31 @@ pub static CATALOGUE: &[Named] = &[
             requests: 12_000,
             draw: |requests, seed| codex(CODEX_SESSIONS, requests).draw(seed),
         },
+        setting: fleets::codex,
     },
     Named {
         name: "W3-conversation",
         about: "the Mooncake conversation trace, caches of 30 % on 8 ranks",
         source: Source::File("mooncake_conversation_trace.jsonl"),
+        setting: fleets::conversation,
     },
     Named {
         name: "W3-conversation-32",
         about: "the same on 32 ranks of a quarter the size and speed",
         source: Source::File("mooncake_conversation_trace.jsonl"),
+        setting: fleets::conversation_32,
     },
     Named {
         name: "W3-synthetic",
         about: "the Mooncake synthetic trace, caches of 30 % on 8 ranks",
         source: Source::File("mooncake_synthetic_trace.jsonl"),
+        setting: fleets::synthetic,
     },
     Named {
         name: "W3-agentic",
         about: "a trace of generated coding sessions, caches of 30 % on 8 ranks",
         source: Source::File("agentic_code_generated.jsonl"),
+        setting: fleets::agentic,
     },
     Named {
         name: "W4",
@@ -94,14 +102,16 @@ pub static CATALOGUE: &[Named] = &[
             requests: 10_000,
             draw: saas,
         },
+        setting: fleets::saas,
     },
     Named {
         name: "W5",
         about: "conversations about code, system prompts of 3k to 100k tokens",
         source: Source::Drawn {
-            requests: 6_000,
+            requests: 8_000,
             draw: |requests, seed| code_gen(CODE_CONVERSATIONS, requests, seed),
         },
+        setting: fleets::code_gen,
     },
     Named {
         name: "W6",
@@ -110,6 +120,7 @@ pub static CATALOGUE: &[Named] = &[
             requests: 12_000,
             draw: |requests, seed| scaffold(1, "W6", requests, seed),
         },
+        setting: fleets::agentx,
     },
     Named {
         name: "W6-salted",
@@ -118,14 +129,16 @@ pub static CATALOGUE: &[Named] = &[
             requests: 12_000,
             draw: |requests, seed| scaffold(SALTS, "W6-salted", requests, seed),
         },
+        setting: fleets::agentx,
     },
     Named {
         name: "W7",
         about: "rollouts: groups of 16 streams with one prompt, in steps",
         source: Source::Drawn {
-            requests: 12_000,
+            requests: 24_000,
             draw: |requests, seed| grpo(GROUPS, requests, seed),
         },
+        setting: fleets::grpo,
     },
     Named {
         name: "W8",
@@ -134,6 +147,7 @@ pub static CATALOGUE: &[Named] = &[
             requests: 12_000,
             draw: |requests, seed| agents("W8", requests, seed),
         },
+        setting: fleets::churn,
     },
     Named {
         name: "W9",
@@ -142,6 +156,7 @@ pub static CATALOGUE: &[Named] = &[
             requests: 12_000,
             draw: |requests, seed| agents("W9", requests, seed),
         },
+        setting: fleets::lossy,
     },
     Named {
         name: "W10",
@@ -150,6 +165,7 @@ pub static CATALOGUE: &[Named] = &[
             requests: 12_000,
             draw: |requests, seed| agents("W10", requests, seed),
         },
+        setting: fleets::partition,
     },
 ];
 

@@ -1,0 +1,161 @@
+//! The fleet that each workload is meant for: what goes through it keeps a good policy's ranks busy 60 to 80 % of the
+//! time, so that a bad policy's cannot keep up.
+
+use std::time::Duration;
+
+use engine_model::StepTime;
+
+use super::agentx::RAMP;
+use crate::setting::{DrainAt, EventFaults, Fleet, Partition, Restarts, Setting};
+
+/// What any pass of a prefill worker takes besides its tokens.
+const PREFILL_BASE: Duration = Duration::from_millis(5);
+/// What any pass takes that decodes: a large model at a small batch.
+const DECODE_BASE: Duration = Duration::from_millis(10);
+/// What a sequence adds to a pass.
+const SEQUENCE: Duration = Duration::from_micros(50);
+/// Tokens of a pass of a worker that only computes prompts.
+const PREFILL_CHUNK: u32 = 8_192;
+/// Tokens of a pass of a worker that decodes too: what others' tokens wait for.
+const DECODE_CHUNK: u32 = 2_048;
+
+/// Ranks that compute this many prompt tokens a second.
+fn fleet(workers: u32, ranks: u32, kv_blocks: u32, rate: f64) -> Fleet {
+    Fleet {
+        workers,
+        ranks,
+        kv_blocks,
+        pass_tokens: PREFILL_CHUNK,
+        step: StepTime {
+            base: PREFILL_BASE,
+            per_prefill_token: Duration::from_secs_f64(1.0 / rate),
+            per_sequence: SEQUENCE,
+        },
+        ..Fleet::default()
+    }
+}
+
+/// The same, of workers that decode too.
+fn decoding(fleet: Fleet) -> Fleet {
+    Fleet {
+        pass_tokens: DECODE_CHUNK,
+        step: StepTime {
+            base: DECODE_BASE,
+            ..fleet.step
+        },
+        ..fleet
+    }
+}
+
+fn on(fleet: Fleet) -> Setting {
+    Setting {
+        fleet,
+        ..Setting::default()
+    }
+}
+
+/// Two prefill workers of four ranks. 128 trees send 3.2 requests a second with 9,000 tokens each that nobody has; all
+/// ranks together hold 57 million tokens, one and a half times what live trees can ask for again. The first sessions'
+/// prompts, cold and all at the start, are not counted.
+pub(super) fn agentx() -> Setting {
+    Setting {
+        warm_up: RAMP,
+        ..on(fleet(2, 4, 14_000, 6_000.0))
+    }
+}
+
+/// Two prefill workers of four ranks for 192 sessions, which send 9.6 requests a second with 2,900 new tokens each; the
+/// caches hold one and a half times their longest prompts.
+pub(super) fn codex() -> Setting {
+    Setting {
+        warm_up: RAMP,
+        ..on(fleet(2, 4, 5_600, 4_500.0))
+    }
+}
+
+/// 16 times 2,200 tokens a second in all, as in the small simulation whose figures are to be reproduced, over eight
+/// ranks that hold 30 % of the trace's 182,790 blocks together and share no step.
+pub(super) fn conversation() -> Setting {
+    on(fleet(8, 1, 6_854, 4_400.0))
+}
+
+/// The same size and speed in 32 pieces.
+pub(super) fn conversation_32() -> Setting {
+    on(fleet(32, 1, 1_714, 1_100.0))
+}
+
+/// The same speed, with 30 % of 43,924 blocks.
+pub(super) fn synthetic() -> Setting {
+    on(fleet(8, 1, 1_647, 4_400.0))
+}
+
+/// 30 % of 38,490 blocks. Most of the trace arrives in its first two minutes with 150,000 new tokens a second; the
+/// speed is what that loads as the conversations load theirs.
+pub(super) fn agentic() -> Setting {
+    on(fleet(8, 1, 1_443, 50_000.0))
+}
+
+/// The published eight pods of 307,328 KV tokens; their speed is of a 32B model on two accelerators.
+pub(super) fn saas() -> Setting {
+    on(decoding(fleet(8, 1, 2_401, 16_000.0)))
+}
+
+/// Pods of the published 20,480 tokens a second: as many as 80 conversations with affinity keep busy. They hold one and
+/// a half times what live conversations can ask for again.
+pub(super) fn code_gen() -> Setting {
+    on(decoding(fleet(4, 1, 3_900, 20_480.0)))
+}
+
+/// Two workers of eight ranks, 32 streams a rank, which hold little more than what their streams come to.
+pub(super) fn grpo() -> Setting {
+    on(decoding(fleet(2, 8, 5_200, 8_000.0)))
+}
+
+/// A worker restarts every five minutes, one is drained and one joins. Small workers, and faster ones than W1's: each
+/// restart costs an eighth of what was computed.
+pub(super) fn churn() -> Setting {
+    let quiet = agentx();
+    Setting {
+        fleet: fleet(8, 1, quiet.fleet.kv_blocks, 10_000.0),
+        restarts: Some(Restarts {
+            every: Duration::from_secs(300),
+            down: Duration::from_secs(30),
+            noticed_after: Duration::from_secs(2),
+        }),
+        drain: Some(DrainAt {
+            worker: 1,
+            at: RAMP + Duration::from_secs(600),
+            moves: true,
+        }),
+        join: Some(RAMP + Duration::from_secs(900)),
+        ..quiet
+    }
+}
+
+/// One message in fifty is lost, one in fifty late and one in a hundred comes twice, a fifth of a second after its pass.
+pub(super) fn lossy() -> Setting {
+    Setting {
+        events: EventFaults {
+            delay: Duration::from_millis(200),
+            loss: 0.02,
+            duplicate: 0.01,
+            reorder: 0.02,
+            reorder_by: Duration::from_secs(1),
+            repaired_after: Some(Duration::from_secs(1)),
+        },
+        ..agentx()
+    }
+}
+
+/// Four routers, two of which lose the store of bindings for 30 s every five minutes.
+pub(super) fn partition() -> Setting {
+    Setting {
+        routers: 4,
+        partition: Some(Partition {
+            routers: 2,
+            every: Duration::from_secs(300),
+            lasts: Duration::from_secs(30),
+        }),
+        ..agentx()
+    }
+}
