@@ -2,6 +2,7 @@
 //!
 //! `cargo run --release -p fleet-sim --example run -- WORKLOAD [--policy P] [--workers N] ...`; each flag takes a value.
 //! The workload is one of the catalogue, its trace file given by `--trace` where it is one of a file, or a trace file.
+//! What no flag says is as the workload's own setting has it.
 
 #![expect(clippy::print_stdout, reason = "its output is what it is for")]
 
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use domain::BlockSize;
 use fleet_sim::{
-    Decode, DrainAt, EventFaults, Fleet, Partition, Report, Restarts, Setting, Source,
+    Decode, DrainAt, EventFaults, Fleet, Named, Partition, Report, Restarts, Setting, Source,
     TRACE_BLOCK_TOKENS, Trace, Workload, named, run,
 };
 use serde_json::json;
@@ -66,8 +67,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         given.insert(flag.to_owned(), value);
     }
     let mut flags = Flags(given);
-    let workload = workload(&name, &mut flags)?;
-    let setting = setting(&mut flags)?;
+    let known = named(&name);
+    let usual = known.map_or_else(Setting::default, |it| (it.setting)());
+    let workload = workload(&name, known, &mut flags)?;
+    let setting = setting(usual, &mut flags)?;
     if let Some((flag, _)) = flags.0.first_key_value() {
         return Err(format!("there is no --{flag}").into());
     }
@@ -76,9 +79,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn workload(name: &str, flags: &mut Flags) -> Result<Workload, Box<dyn Error>> {
+fn workload(
+    name: &str,
+    known: Option<&Named>,
+    flags: &mut Flags,
+) -> Result<Workload, Box<dyn Error>> {
     let seed = flags.take("workload-seed", 1)?;
-    let known = named(name);
     if let Some(Source::Drawn { requests, draw }) = known.map(|it| it.source) {
         return Ok(draw(flags.take("requests", requests)?, seed));
     }
@@ -93,23 +99,23 @@ fn workload(name: &str, flags: &mut Flags) -> Result<Workload, Box<dyn Error>> {
     })
 }
 
-fn setting(flags: &mut Flags) -> Result<Setting, Box<dyn Error>> {
-    let usual = Setting::default();
+/// A setting that differs from the usual one by what the flags say.
+fn setting(usual: Setting, flags: &mut Flags) -> Result<Setting, Box<dyn Error>> {
     let restarts = match flags.some_seconds("restart-every")? {
         Some(every) => Some(Restarts {
             every,
             down: flags.seconds("down", Duration::from_secs(10))?,
             noticed_after: flags.seconds("noticed-after", Duration::from_secs(2))?,
         }),
-        None => None,
+        None => usual.restarts,
     };
     let drain = match flags.some_seconds("drain-at")? {
         Some(at) => Some(DrainAt {
-            worker: 0,
+            worker: flags.take("drain-worker", 0)?,
             at,
             moves: flags.take("drain-moves", false)?,
         }),
-        None => None,
+        None => usual.drain,
     };
     let partition = match flags.some_seconds("cut-every")? {
         Some(every) => Some(Partition {
@@ -117,50 +123,57 @@ fn setting(flags: &mut Flags) -> Result<Setting, Box<dyn Error>> {
             every,
             lasts: flags.seconds("cut-lasts", Duration::from_secs(30))?,
         }),
-        None => None,
+        None => usual.partition,
     };
     Ok(Setting {
-        fleet: fleet(flags)?,
+        fleet: fleet(usual.fleet, flags)?,
         routers: flags.take("routers", usual.routers)?,
         policy: flags.take("policy", usual.policy)?,
         affinity: flags.take("affinity", usual.affinity)?,
         lineage: flags.take("lineage", usual.lineage)?,
         index: flags.take("index", usual.index)?,
         gauges_every: flags.seconds("gauges-every", usual.gauges_every)?,
-        tell_every: flags.some_seconds("tell-every")?,
-        events: EventFaults {
-            delay: flags.seconds("delay", Duration::ZERO)?,
-            loss: flags.take("loss", 0.0)?,
-            duplicate: flags.take("duplicate", 0.0)?,
-            reorder: flags.take("reorder", 0.0)?,
-            reorder_by: flags.seconds("reorder-by", Duration::from_secs(1))?,
-            repaired_after: flags.some_seconds("repaired-after")?,
-        },
+        tell_every: flags.some_seconds("tell-every")?.or(usual.tell_every),
+        events: events(usual.events, flags)?,
         restarts,
         drain,
-        join: flags.some_seconds("join-at")?,
+        join: flags.some_seconds("join-at")?.or(usual.join),
         partition,
         warm_up: flags.seconds("warm-up", usual.warm_up)?,
-        until: flags.some_seconds("until")?,
+        until: flags.some_seconds("until")?.or(usual.until),
         seed: flags.take("seed", usual.seed)?,
         ..usual
     })
 }
 
-fn fleet(flags: &mut Flags) -> Result<Fleet, Box<dyn Error>> {
-    let mut fleet = Fleet::default();
-    let micros = |it: Duration| it.as_secs_f64() * 1e6;
-    fleet.workers = flags.take("workers", fleet.workers)?;
-    fleet.ranks = flags.take("ranks", fleet.ranks)?;
-    fleet.kv_blocks = flags.take("kv-blocks", fleet.kv_blocks)?;
-    fleet.pass_tokens = flags.take("pass-tokens", fleet.pass_tokens)?;
-    fleet.max_running = flags.take("max-running", fleet.max_running)?;
-    let step = &mut fleet.step;
+fn events(usual: EventFaults, flags: &mut Flags) -> Result<EventFaults, Box<dyn Error>> {
+    Ok(EventFaults {
+        delay: flags.seconds("delay", usual.delay)?,
+        loss: flags.take("loss", usual.loss)?,
+        duplicate: flags.take("duplicate", usual.duplicate)?,
+        reorder: flags.take("reorder", usual.reorder)?,
+        reorder_by: flags.seconds("reorder-by", usual.reorder_by)?,
+        repaired_after: flags
+            .some_seconds("repaired-after")?
+            .or(usual.repaired_after),
+    })
+}
+
+fn fleet(usual: Fleet, flags: &mut Flags) -> Result<Fleet, Box<dyn Error>> {
+    let mut step = usual.step;
     step.base = flags.seconds("step-base", step.base)?;
-    let rate = flags.take("prefill-rate", 1e6 / micros(step.per_prefill_token))?;
-    step.per_prefill_token = Duration::try_from_secs_f64(1.0 / rate)?;
     step.per_sequence = flags.seconds("step-per-sequence", step.per_sequence)?;
-    Ok(fleet)
+    if let Some(rate) = flags.some::<f64>("prefill-rate")? {
+        step.per_prefill_token = Duration::try_from_secs_f64(1.0 / rate)?;
+    }
+    Ok(Fleet {
+        workers: flags.take("workers", usual.workers)?,
+        ranks: flags.take("ranks", usual.ranks)?,
+        kv_blocks: flags.take("kv-blocks", usual.kv_blocks)?,
+        pass_tokens: flags.take("pass-tokens", usual.pass_tokens)?,
+        max_running: flags.take("max-running", usual.max_running)?,
+        step,
+    })
 }
 
 fn line(report: &Report, setting: &Setting) -> serde_json::Value {
