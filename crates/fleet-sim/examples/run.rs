@@ -93,6 +93,10 @@ fn workload(
     let block_size = BlockSize::new(flags.take("block-size", TRACE_BLOCK_TOKENS)?)?;
     let limit = flags.some("limit")?;
     let trace = Trace::read(BufReader::new(File::open(path)?), block_size, limit)?;
+    let trace = match flags.take("spread", false)? {
+        true => trace.spread(),
+        false => trace,
+    };
     Ok(match known {
         Some(known) => known.of_trace(&trace),
         None => Workload::of_trace(name, &trace, Decode::Here),

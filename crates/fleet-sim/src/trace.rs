@@ -107,6 +107,27 @@ impl Trace {
         })
     }
 
+    /// The same with requests of one instant spread evenly until the next. Published traces round their times, the
+    /// Mooncake conversations to three seconds: some ten requests seem to arrive at once, and router replicas cannot
+    /// know of each other's, which clients that know nothing of each other would not do to them.
+    #[must_use]
+    pub fn spread(mut self) -> Self {
+        let mut rest = &mut self.requests[..];
+        while let Some(at) = rest.first().map(|it| it.at) {
+            let count = rest.iter().take_while(|it| it.at == at).count();
+            let (together, later) = std::mem::take(&mut rest).split_at_mut(count);
+            // The last ones have no next.
+            let next = later.first().map_or(at, |it| it.at);
+            // A trace has less than four billion requests.
+            let apart = (next - at) / count as u32;
+            for (number, it) in (0..).zip(together) {
+                it.at += apart * number;
+            }
+            rest = later;
+        }
+        self
+    }
+
     /// The share of all block ids that an earlier request had too: what one infinite cache would hit.
     pub fn ceiling_of_hash_ids(&self) -> f64 {
         let mut seen = std::collections::HashSet::new();
@@ -187,6 +208,20 @@ mod tests {
         assert_eq!(trace.requests[0].chain.len(), 1);
         assert_eq!(trace.requests[1].at.as_millis(), 10);
         assert!((trace.ceiling_of_hash_ids() - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn requests_of_one_instant_are_spread_until_the_next() {
+        let row = |at| {
+            format!(r#"{{"timestamp":{at},"input_length":4,"output_length":1,"hash_ids":[1]}}"#)
+        };
+        let rows = [0, 0, 0, 3_000, 6_000, 6_000].map(row).join("\n");
+
+        let spread = read(&rows).unwrap().spread();
+
+        let times = spread.requests.iter().map(|it| it.at.as_millis());
+        let times: Vec<u128> = times.collect();
+        assert_eq!(times, [0, 1_000, 2_000, 3_000, 6_000, 6_000]);
     }
 
     #[test]
