@@ -13,6 +13,7 @@ use serde::de::{self, Deserializer};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 
+use crate::admission::AdmissionConfig;
 use crate::tenant::{InvalidTenants, SaltSecret, TenantConfig, check};
 
 /// The router's settings.
@@ -59,6 +60,8 @@ pub struct Config {
     pub expose_decision: bool,
     /// Whether a client may choose its target.
     pub allow_client_target: bool,
+    /// When requests wait in the router, how many of them, and for how long.
+    pub admission: AdmissionConfig,
     /// How long streams may take to end once the router is told to, in seconds.
     pub drain_seconds: u64,
 }
@@ -80,6 +83,7 @@ impl Default for Config {
             usage_injection: true,
             expose_decision: true,
             allow_client_target: false,
+            admission: AdmissionConfig::default(),
             drain_seconds: 8,
         }
     }

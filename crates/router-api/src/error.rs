@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, StatusCode};
+use routing::admission::{Bounds, Cause, Refusal};
 use serde::Serialize;
 
 /// Seconds after which a client may try again: a worker's registration is renewed every five.
@@ -79,6 +80,14 @@ pub(crate) enum ApiError {
         /// Why not.
         why: String,
     },
+    /// Every target is past its limit, and the request does not wait, or no longer.
+    #[error("{}", queue_error(refusal, bounds))]
+    Queue {
+        /// Why not, and when it may come again.
+        refusal: Refusal,
+        /// How many may wait, and for how long.
+        bounds: Bounds,
+    },
     /// A service behind the router did not do what was asked of it.
     #[error("{why}")]
     Unavailable {
@@ -121,6 +130,32 @@ pub(crate) fn excerpt(text: &str) -> Cow<'_, str> {
     Cow::Owned([begin, BETWEEN, end].concat())
 }
 
+fn queue_error(refusal: &Refusal, bounds: &Bounds) -> String {
+    let why = match refusal.cause {
+        Cause::Full => {
+            let waiting = bounds.max_waiting;
+            format!("every target is past its limit, and {waiting} requests wait already")
+        }
+        Cause::Displaced => "every target is past its limit, and of all that wait this request gave way to one of a \
+            higher priority, or of a tenant that has fewer waiting"
+            .to_owned(),
+        Cause::Late => {
+            let longest = bounds.max_wait.as_secs_f64();
+            format!("every target is past its limit, and the request would wait longer than {longest} s")
+        }
+        Cause::Timeout => {
+            let longest = bounds.max_wait.as_secs_f64();
+            format!("every target has been past its limit for {longest} s, the longest that a request waits")
+        }
+    };
+    format!("{why}: try again in {} s", retry_seconds(refusal))
+}
+
+/// Rounded up: an early client would find the same.
+fn retry_seconds(refusal: &Refusal) -> u64 {
+    refusal.retry_after.as_secs_f64().ceil() as u64
+}
+
 #[derive(Serialize)]
 struct Envelope<'a> {
     error: Shape<'a>,
@@ -155,6 +190,7 @@ impl ApiError {
             }
             Self::Conflict { .. } => StatusCode::CONFLICT,
             Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Queue { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::NoTarget { .. } | Self::Unavailable { .. } | Self::Overloaded { .. } => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
@@ -187,6 +223,13 @@ impl ApiError {
             ),
             Self::Conflict { .. } => ("invalid_request_error", None, Some("conflict")),
             Self::Method { .. } => ("invalid_request_error", None, Some("method_not_allowed")),
+            Self::Queue { refusal, .. } => {
+                let code = match refusal.cause {
+                    Cause::Full | Cause::Displaced => "queue_full",
+                    Cause::Late | Cause::Timeout => "queue_timeout",
+                };
+                ("rate_limit_error", None, Some(code))
+            }
             Self::NoTarget { .. } => ("server_error", None, Some("no_target")),
             Self::Unavailable { .. } => ("server_error", None, Some("unavailable")),
             Self::Upstream { .. } => ("server_error", None, Some("upstream_failed")),
@@ -221,6 +264,9 @@ impl IntoResponse for ApiError {
             | Self::Upstream { .. }
             | Self::Overloaded { .. } => {
                 set(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
+            }
+            Self::Queue { refusal, .. } => {
+                set(RETRY_AFTER, HeaderValue::from(retry_seconds(&refusal)));
             }
             Self::InvalidKey => set(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
             Self::Invalid { .. }

@@ -128,15 +128,9 @@ async fn send(
         true => 1,
         false => MAX_ATTEMPTS,
     };
-    let mut placing = Placing {
-        replica,
-        intake,
-        blocks,
-        known: replica.ask(intake, blocks, true).await,
-        tried: Vec::new(),
-        no_adapter: Vec::new(),
-        retry_of: None,
-    };
+    let known = replica.ask(intake, blocks, true).await;
+    let mut placing = Placing::new(replica, intake, blocks, known);
+    placing.admit().await?;
     let mut reach = Reach::default();
     let mut tried = 0;
     let mut last_failure = None;

@@ -10,9 +10,11 @@ use domain::{
     Tokens, WorkerId, block_hashes, sequence_hashes,
 };
 use engine_wire::{CLIENT_RANK_HEADERS, takes_salt};
+use routing::admission::Priority;
 use routing::{Lead, Pin};
 use service_kit::error_chain;
 
+use crate::admission::asked;
 use crate::error::{ApiError, excerpt};
 use crate::openai::{Fields, Prompt, without_salt};
 use crate::replica::Replica;
@@ -46,6 +48,8 @@ pub(crate) struct Intake {
     /// Where the nameless request ran that this one goes on with.
     pub(crate) lead: Option<Lead>,
     pub(crate) pin: Option<Pin>,
+    /// How urgent it is, as far as its tenant may say so.
+    pub(crate) priority: Priority,
     pub(crate) streams: bool,
 }
 
@@ -88,6 +92,8 @@ impl Intake {
             bucket: None,
             lead: None,
             pin: pin(replica, headers, fields, &model)?,
+            priority: asked(headers, fields, &replica.metrics.queue.skipped)?
+                .min(tenant.highest_priority),
             salt: replica.salt(tenant, fields.cache_salt()?.as_deref()),
             tenant: tenant.clone(),
             streams: fields.streams(),

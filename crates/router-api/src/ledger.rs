@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use accounting::{Totals, Waterfall};
 use affinity::ConversationKey;
@@ -20,6 +21,8 @@ pub(crate) struct Entry {
     pub(crate) conversation: Option<ConversationKey>,
     /// Whether the request's tokens were known.
     pub(crate) tokens_known: bool,
+    /// How long the request has waited for a target.
+    pub(crate) queued: Duration,
     /// The failed attempt that this one follows.
     pub(crate) retry_of: Option<DecisionId>,
     /// What has shown where it ran.

@@ -1,6 +1,7 @@
 //! The router: OpenAI's API in front, and behind it the decision which rank of which engine serves.
 
 mod admin;
+mod admission;
 mod bindings;
 mod body;
 mod bound;
@@ -38,6 +39,7 @@ mod tokenizer;
 mod turn;
 mod view;
 
+pub use admission::AdmissionConfig;
 pub use config::Config;
 pub use service::{BindError, Handle, RouterApi};
 pub use tenant::{ApiKey, InvalidKey, InvalidTenants, SaltSecret, TenantConfig};

@@ -49,8 +49,49 @@ pub(crate) struct Metrics {
     pub(crate) token_mismatch: IntGaugeVec,
     /// Changes of reservations that peers were not told.
     pub(crate) unpublished: IntCounter,
+    pub(crate) queue: QueueMetrics,
     pub(crate) ranks: RankMetrics,
     pub(crate) ends: EndMetrics,
+}
+
+/// What is counted of requests that wait for a target.
+#[derive(Clone, Debug)]
+pub(crate) struct QueueMetrics {
+    /// Those that wait, by priority.
+    pub(crate) waiting: IntGaugeVec,
+    /// How long they waited, whatever came of it.
+    pub(crate) seconds: Histogram,
+    /// Those that were refused, by cause.
+    pub(crate) refused: IntCounterVec,
+    /// Priorities in Dynamo's words that were none.
+    pub(crate) skipped: IntCounter,
+}
+
+impl QueueMetrics {
+    fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let waiting = Opts::new(
+            "rankway_queue_waiting",
+            "Requests that wait for a target below its limit, by priority",
+        );
+        let refused = Opts::new(
+            "rankway_queue_refused_total",
+            "Requests that found every target past its limit and were refused, by cause",
+        );
+        let skipped = IntCounter::new(
+            "rankway_priorities_skipped_total",
+            "Priorities in Dynamo's words that were none",
+        )?;
+        Ok(Self {
+            waiting: registered(registry, IntGaugeVec::new(waiting, &["priority"])?)?,
+            seconds: seconds(
+                registry,
+                "rankway_queue_seconds",
+                "Time that requests waited for a target below its limit",
+            )?,
+            refused: registered(registry, IntCounterVec::new(refused, &["cause"])?)?,
+            skipped: registered(registry, skipped)?,
+        })
+    }
 }
 
 /// What is counted of ranks asked for and ranks that ran.
@@ -243,6 +284,7 @@ impl Metrics {
                 "rankway_reservations_unpublished_total",
                 "Reservations that peers were not told",
             )?,
+            queue: QueueMetrics::new(registry)?,
             ranks: RankMetrics::new(registry)?,
             ends: EndMetrics::new(registry)?,
         })

@@ -1,16 +1,19 @@
 //! Finding a place for a request, and holding it to its conversation's binding.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use affinity::ConversationKey;
 use contracts::rpc::{Acquire, Bound, CallError, Move};
-use domain::{DecisionId, Target, WorkerId};
+use domain::{DecisionId, Target, Tokens, WorkerId};
 use placement::{Hint, Place};
+use routing::admission::Standing;
 use routing::{
     BindingAction, Decision, Degraded, NoTarget, Reason, Request, Status, conversation_hash,
 };
 use tokio::time::Instant;
 
+use crate::admission::Waiter;
 use crate::error::ApiError;
 use crate::evidence::Tail;
 use crate::intake::{Blocks, Intake};
@@ -24,6 +27,10 @@ pub(crate) struct Placing<'a> {
     pub(crate) intake: &'a Intake,
     pub(crate) blocks: &'a Blocks,
     pub(crate) known: Known,
+    /// How long it has waited for a target.
+    queued: Duration,
+    /// Its place in the queue, until it is placed.
+    waiter: Option<Waiter>,
     /// Where it has failed already.
     pub(crate) tried: Vec<Target>,
     /// The workers to which it has found no way.
@@ -41,10 +48,67 @@ enum Written {
     No,
 }
 
-impl Placing<'_> {
+impl<'a> Placing<'a> {
+    /// A request of which this is known, before it goes anywhere.
+    pub(crate) fn new(
+        replica: &'a Arc<Replica>,
+        intake: &'a Intake,
+        blocks: &'a Blocks,
+        known: Known,
+    ) -> Self {
+        Self {
+            replica,
+            intake,
+            blocks,
+            known,
+            queued: Duration::ZERO,
+            waiter: None,
+            tried: Vec::new(),
+            no_adapter: Vec::new(),
+            retry_of: None,
+        }
+    }
+
+    /// Waits, where every target is past its limit, until one is not; what others know is asked anew then.
+    pub(crate) async fn admit(&mut self) -> Result<(), ApiError> {
+        let Some(mut waiter) = self.replica.enqueue(self.intake, self.uncached())? else {
+            return Ok(());
+        };
+        self.queued = waiter.called().await?;
+        let asked = self
+            .replica
+            .ask_again(self.intake, self.blocks, &self.known);
+        self.known = asked.await;
+        self.waiter = Some(waiter);
+        Ok(())
+    }
+
+    /// Whether [`Self::admit`] would wait now; its error where it would not, nor let it go.
+    pub(crate) fn would_wait(&self) -> Result<bool, ApiError> {
+        match self.replica.standing(self.intake, self.uncached()) {
+            Standing::Goes => Ok(false),
+            Standing::Waits => Ok(true),
+            Standing::Refused(refusal) => Err(self.replica.admission.refused(refusal)),
+        }
+    }
+
+    /// What has to be computed of it at least.
+    fn uncached(&self) -> Tokens {
+        let views = self.views().unwrap_or_default().iter();
+        let held = views.flat_map(|view| {
+            let groups = view.groups.iter();
+            groups.map(|it| view.block_size.tokens(it.depths.disk))
+        });
+        let held = held.max().unwrap_or_default();
+        self.blocks.isl.saturating_sub(held)
+    }
+
     /// Decides, reserves, and binds or joins the binding. The turn gives all of it back when dropped.
     pub(crate) async fn place(&mut self) -> Result<Turn, ApiError> {
-        let (request, mut turn) = self.decide()?;
+        let decided = self.decide();
+        // From here on its reservation stands for it.
+        self.waiter = None;
+        let (request, mut turn) = decided?;
         if let Some(key) = &self.intake.conversation
             && self.bind(key, &request, &mut turn).await == Written::No
             && self.binding().is_none()
@@ -170,6 +234,7 @@ impl Placing<'_> {
             conversation: self.intake.conversation.clone().filter(|_| asked),
             tokens_known: !self.blocks.hashes.is_empty(),
             streams: self.intake.streams,
+            queued: self.queued,
         };
         let turn = Turn::new(self.replica.clone(), decision, kind);
         Ok((request, turn))
@@ -294,6 +359,7 @@ impl Placing<'_> {
             decision: decision.clone(),
             conversation: self.intake.conversation.clone(),
             tokens_known,
+            queued: self.queued,
             retry_of: self.retry_of,
             judged: None,
             end: None,

@@ -17,6 +17,7 @@ use service_kit::{Clock, Context};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use crate::admission::Admission;
 use crate::body::Budget;
 use crate::bound::Heard;
 use crate::breaker::Breaker;
@@ -67,6 +68,8 @@ pub(crate) struct Replica {
     pub(crate) evidence: Evidence,
     pub(crate) ledger: Ledger,
     pub(crate) bodies: Budget,
+    /// Requests for which no target has room.
+    pub(crate) admission: Admission,
     pub(crate) metrics: Metrics,
     pub(crate) mismatch: MismatchWatch,
     /// Which worker tokenises next.
@@ -117,6 +120,25 @@ impl Replica {
             binding,
             parent,
         }
+    }
+
+    /// Asks again for a request that has waited. Its ceiling stays what it was when it came: by now it is itself among
+    /// those that carried its prompt.
+    pub(crate) async fn ask_again(
+        &self,
+        intake: &Intake,
+        blocks: &Blocks,
+        before: &Known,
+    ) -> Known {
+        let mut known = self.ask(intake, blocks, before.views.is_none()).await;
+        let before = before.views.as_deref().unwrap_or_default();
+        for view in known.views.iter_mut().flatten() {
+            let then = before.iter().find(|it| it.block_size == view.block_size);
+            if let Some(then) = then {
+                view.ceiling = then.ceiling.max(view.stored);
+            }
+        }
+        known
     }
 
     async fn ask_index(

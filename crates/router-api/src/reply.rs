@@ -192,6 +192,7 @@ fn expose(turn: &Turn, headers: &mut HeaderMap) {
         let held = decision.held_at(target).unwrap_or_default();
         set("x-rankway-overlap-tokens", held.to_string());
     }
+    set("x-rankway-queue-ms", turn.queued.as_millis().to_string());
     let degraded = turn.degraded();
     if !degraded.is_empty() {
         set("x-rankway-degraded", degraded.join(", "));

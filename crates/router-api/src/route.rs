@@ -84,15 +84,9 @@ async fn serve(
         .blocks(source, &intake, &fields, &held.bytes, authorization)
         .await;
     replica.identify(&mut intake, &blocks, lease.is_some());
-    let mut placing = Placing {
-        replica,
-        intake: &intake,
-        blocks: &blocks,
-        known: replica.ask(&intake, &blocks, lease.is_some()).await,
-        tried: Vec::new(),
-        no_adapter: Vec::new(),
-        retry_of: None,
-    };
+    let known = replica.ask(&intake, &blocks, lease.is_some()).await;
+    let mut placing = Placing::new(replica, &intake, &blocks, known);
+    let would_wait = placing.would_wait()?;
     let decision = match lease {
         None => placing.preview()?,
         Some(lease) => {
@@ -104,7 +98,7 @@ async fn serve(
             decision
         }
     };
-    let view = view(replica, &intake, &decision, lease);
+    let view = view(replica, &intake, &decision, (would_wait, lease));
     Ok(Json(view).into_response())
 }
 
@@ -112,7 +106,7 @@ fn view(
     replica: &Replica,
     intake: &Intake,
     decision: &Decision,
-    lease: Option<Duration>,
+    (would_wait, lease): (bool, Option<Duration>),
 ) -> Option<RouteView> {
     let workers = replica.mind.lock();
     let worker = workers.worker(decision.place.worker()).cloned();
@@ -127,6 +121,7 @@ fn view(
     Some(RouteView {
         decision: DecisionView::of(&entry, worker.map(|it| it.url)),
         send,
+        would_wait,
         lease_seconds: lease.map(|it| it.as_secs()),
     })
 }

@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+use crate::admission::Admission;
 use crate::body::Budget;
 use crate::bound::Heard;
 use crate::breaker::Breaker;
@@ -30,7 +31,7 @@ use crate::mismatch::MismatchWatch;
 use crate::outcome::Committed;
 use crate::replica::Replica;
 use crate::tenant::{InvalidTenants, Tenants};
-use crate::{admin, bindings, drain, emptied, follow, identity, presence, public};
+use crate::{admin, admission, bindings, drain, emptied, follow, identity, presence, public};
 
 /// How long peers and the affinity store may take to hear the last of it.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -124,6 +125,7 @@ impl RouterApi {
             config.salt_secret.as_ref(),
         )?;
         let replica = Replica {
+            admission: Admission::new(&config.admission, metrics.queue.clone()),
             tenants,
             audit: Default::default(),
             mind: Mind::new(router),
@@ -190,6 +192,7 @@ impl RouterApi {
         ));
         let committed = Arc::new(Committed::new(replica.clone()));
         let mut tasks = background(&replica, &bus, store, watches);
+        tasks.spawn(admission::serve(replica.clone(), shutdown.clone()));
         tasks.spawn(committed.clone().sweep());
         info!(%local_addr, policy = %replica.config.policy, "listening");
         let routes = public::routes(committed.clone());

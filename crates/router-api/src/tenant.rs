@@ -7,10 +7,12 @@
 mod settings;
 
 use std::collections::{BTreeSet, HashMap};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use domain::TenantId;
 use ring::{digest, hmac};
+use routing::admission::Priority;
 
 pub(crate) use settings::check;
 pub use settings::{ApiKey, InvalidKey, InvalidTenants, SaltSecret, TenantConfig};
@@ -29,6 +31,10 @@ pub(crate) struct Tenant {
     pub(crate) id: TenantId,
     /// Whether its requests are refused while the affinity store is silent.
     pub(crate) fail_closed: bool,
+    /// Its share of what there is, where requests wait.
+    pub(crate) weight: NonZeroU32,
+    /// More than this it does not get, whatever it asks for.
+    pub(crate) highest_priority: Priority,
     /// Whether a key named it; the salt of the only tenant there is stays as its clients say it.
     is_named: bool,
 }
@@ -68,6 +74,8 @@ impl Tenants {
             return Ok(Self::One(Arc::new(Tenant {
                 id: default.clone(),
                 fail_closed: false,
+                weight: NonZeroU32::MIN,
+                highest_priority: Priority::HIGHEST,
                 is_named: false,
             })));
         }
@@ -76,6 +84,8 @@ impl Tenants {
             let tenant = Arc::new(Tenant {
                 id: it.name.clone(),
                 fail_closed: it.fail_closed,
+                weight: it.weight,
+                highest_priority: it.highest_priority,
                 is_named: true,
             });
             it.keys
@@ -226,9 +236,8 @@ mod tests {
 
     fn tenant(name: &str, keys: &[&str]) -> TenantConfig {
         TenantConfig {
-            name: name.parse().unwrap(),
             keys: keys.iter().map(|it| it.parse().unwrap()).collect(),
-            fail_closed: false,
+            ..TenantConfig::new(name.parse().unwrap())
         }
     }
 

@@ -27,6 +27,7 @@ pub(crate) struct Kind {
     pub(crate) conversation: Option<ConversationKey>,
     pub(crate) tokens_known: bool,
     pub(crate) streams: bool,
+    pub(crate) queued: Duration,
 }
 
 /// An attempt under way.
@@ -41,6 +42,8 @@ pub(crate) struct Turn {
     tail: Option<Tail>,
     tokens_known: bool,
     streams: bool,
+    /// How long its request has waited for a target.
+    pub(crate) queued: Duration,
     dispatched: Instant,
     first_chunk: Option<Instant>,
     /// What whoever dispatched it has measured.
@@ -65,6 +68,7 @@ impl Turn {
             conversation,
             tokens_known,
             streams,
+            queued,
         } = kind;
         let turn = Self {
             replica,
@@ -74,6 +78,7 @@ impl Turn {
             tail: None,
             tokens_known,
             streams,
+            queued,
             dispatched: Instant::now(),
             first_chunk: None,
             measured: Measured::default(),
@@ -116,7 +121,10 @@ impl Turn {
     pub(crate) fn dispatched(&mut self, received: Instant, tail: Option<Tail>) {
         self.tail = tail;
         self.dispatched = Instant::now();
-        let added = self.dispatched.saturating_duration_since(received);
+        // What it waited in the queue is told apart.
+        let added = self
+            .dispatched
+            .saturating_duration_since(received + self.queued);
         let histogram = &self.replica.metrics.added_latency_seconds;
         histogram.observe(added.as_secs_f64());
     }

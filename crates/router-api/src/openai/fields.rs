@@ -231,6 +231,13 @@ impl<'a> Fields<'a> {
         Tokens::new(bytes.div_ceil(BYTES_PER_TOKEN).max(1))
     }
 
+    /// How urgent the body says the request is, in Dynamo's words; none of it where that is no whole number.
+    pub(crate) fn hinted_priority(&self) -> Option<Option<i64>> {
+        let hint = within(self.nvext, &["agent_hints", "priority"])?;
+        let number = serde_json::from_str::<Option<i64>>(hint.get());
+        number.map_or(Some(None), |it| it.map(Some))
+    }
+
     /// The texts that may name the conversation.
     pub(crate) fn body_texts(&self) -> BodyTexts {
         BodyTexts {
@@ -290,15 +297,20 @@ fn text(raw: Option<&RawValue>) -> Option<String> {
     serde_json::from_str(raw?.get()).ok()
 }
 
-/// The text at `path` within `raw`; none where any step of it is missing or something else. What is beside it
-/// is passed over: a tree of it would be many times as large as the body.
+/// The text at `path` within `raw`; none where any step of it is missing or something else.
 fn field(raw: Option<&RawValue>, path: &[&str]) -> Option<String> {
+    text(within(raw, path))
+}
+
+/// What is at `path` within `raw`. What is beside it is passed over: a tree of it would be many times as large as the
+/// body.
+fn within<'a>(raw: Option<&'a RawValue>, path: &[&str]) -> Option<&'a RawValue> {
     let mut at = raw?;
     for step in path {
         let mut json = serde_json::Deserializer::from_str(at.get());
         at = Member(step).deserialize(&mut json).ok()??;
     }
-    text(Some(at))
+    Some(at)
 }
 
 /// Takes the member of this name out of an object; the last of several.

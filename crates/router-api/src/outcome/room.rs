@@ -124,9 +124,8 @@ mod tests {
 
     fn two() -> Vec<Arc<Tenant>> {
         let of = |name: &str| TenantConfig {
-            name: name.parse().unwrap(),
             keys: vec![format!("key-of-{name}").parse().unwrap()],
-            fail_closed: false,
+            ..TenantConfig::new(name.parse().unwrap())
         };
         let secret = SaltSecret::new("0123456789abcdef");
         let tenants = [of("a"), of("b")];

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::num::NonZeroU32;
 use std::str::FromStr;
 
 use domain::TenantId;
 use ring::digest;
+use routing::admission::Priority;
 use serde::de::{self, Deserializer};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
@@ -34,6 +36,34 @@ pub struct TenantConfig {
     /// Whether its requests are refused while the affinity store is silent, rather than placed without it.
     #[serde(default)]
     pub fail_closed: bool,
+    /// Its share against the other tenants' where requests wait in a router, in tokens to compute.
+    #[serde(default = "one")]
+    pub weight: NonZeroU32,
+    /// The highest priority that its requests may have; what asks for more counts as that. By default that of requests
+    /// which ask for none: it may put its own requests back, but not before those of other tenants.
+    #[serde(
+        default,
+        deserialize_with = "crate::admission::priority",
+        serialize_with = "crate::admission::priority_number"
+    )]
+    pub highest_priority: Priority,
+}
+
+const fn one() -> NonZeroU32 {
+    NonZeroU32::MIN
+}
+
+impl TenantConfig {
+    /// One that has no keys yet, and the defaults of everything else.
+    pub const fn new(name: TenantId) -> Self {
+        Self {
+            name,
+            keys: Vec::new(),
+            fail_closed: false,
+            weight: one(),
+            highest_priority: Priority::NORMAL,
+        }
+    }
 }
 
 /// An API key, as its SHA-256. Written as it is, or as `sha256:` and 64 hexadecimal digits.
@@ -193,9 +223,8 @@ mod tests {
 
     fn tenant(name: &str, keys: &[&str]) -> TenantConfig {
         TenantConfig {
-            name: name.parse().unwrap(),
             keys: keys.iter().map(|it| it.parse().unwrap()).collect(),
-            fail_closed: false,
+            ..TenantConfig::new(name.parse().unwrap())
         }
     }
 

@@ -35,6 +35,8 @@ pub(crate) struct DecisionView {
     pub(super) degraded: Vec<&'static str>,
     pub(super) policy: String,
     pub(super) seed: u64,
+    /// How long the request waited in the router for a target.
+    pub(super) queued_seconds: f64,
     pub(super) retry_of: Option<String>,
     pub(super) index_age_seconds: Option<f64>,
     /// What the policy preferred, also where a binding overruled it.
@@ -137,6 +139,7 @@ impl DecisionView {
                 .collect(),
             policy: decision.policy.to_string(),
             seed: decision.seed,
+            queued_seconds: entry.queued.as_secs_f64(),
             retry_of: entry.retry_of.map(|id| id.to_string()),
             index_age_seconds: decision.index_age.map(|it| it.as_secs_f64()),
             policy_choice: decision.choice.as_ref().ok().map(names::choice),

@@ -20,6 +20,8 @@ pub(crate) struct RouteView {
     pub(crate) decision: DecisionView,
     /// What the request needs to run where it was decided; none where the worker has gone meanwhile.
     pub(crate) send: Option<SendView>,
+    /// Whether a request would wait in the router first: every target is past its limit.
+    pub(crate) would_wait: bool,
     /// How long its outcome is waited for; none where nothing is committed.
     pub(crate) lease_seconds: Option<u64>,
 }

@@ -33,6 +33,13 @@ fn heading(text: &mut String, decision: &DecisionView) -> std::fmt::Result {
         write!(text, "; policy {} preferred {preferred}", decision.policy)?;
     }
     writeln!(text, "; binding: {}", decision.binding)?;
+    if 0.0 < decision.queued_seconds {
+        let seconds = decision.queued_seconds;
+        writeln!(
+            text,
+            "waited {seconds:.3} s in the router, every target past its limit"
+        )?;
+    }
     if let Some(first) = &decision.retry_of {
         writeln!(text, "a retry of {first}")?;
     }

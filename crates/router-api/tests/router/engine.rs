@@ -1,6 +1,7 @@
 //! An engine whose every answer a test decides.
 
 use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -18,6 +19,7 @@ pub(crate) struct Engine {
     pub(crate) url: String,
     arrivals: mpsc::UnboundedReceiver<Arrival>,
     tokenizer: Arc<Mutex<Option<Vec<u32>>>>,
+    waiting: Arc<AtomicU32>,
     _server: JoinSet<()>,
 }
 
@@ -93,13 +95,18 @@ impl Engine {
         // Bounded by what the test sends.
         let (sender, arrivals) = mpsc::unbounded_channel();
         let tokenizer = Arc::default();
+        let waiting = Arc::new(AtomicU32::new(0));
+        let said = waiting.clone();
         let shared = Shared {
             arrivals: sender,
             tokenizer: Arc::clone(&tokenizer),
         };
         let routes = own
             .route("/health", get(|| async {}))
-            .route("/metrics", get(|| async { metrics() }))
+            .route(
+                "/metrics",
+                get(move || async move { metrics(said.load(Ordering::Relaxed)) }),
+            )
             .route("/tokenize", post(tokenize))
             .route("/v1/{*path}", post(arrive))
             .with_state(shared);
@@ -109,6 +116,7 @@ impl Engine {
             url,
             arrivals,
             tokenizer,
+            waiting,
             _server: server,
         }
     }
@@ -116,6 +124,11 @@ impl Engine {
     /// The next request.
     pub(crate) async fn next(&mut self) -> Arrival {
         crate::soon(self.arrivals.recv()).await.unwrap()
+    }
+
+    /// From now on its gauges say that so many requests wait at each rank.
+    pub(crate) fn say_waiting(&self, requests: u32) {
+        self.waiting.store(requests, Ordering::Relaxed);
     }
 
     /// What every text is tokenised to; none fails.
@@ -216,11 +229,11 @@ async fn tokenize(State(shared): State<Shared>) -> Response {
     }
 }
 
-fn metrics() -> String {
+fn metrics(waiting: u32) -> String {
     let rank = |rank: u32| {
         format!(
             "vllm:num_requests_running{{engine=\"{rank}\"}} 0.0\n\
-             vllm:num_requests_waiting{{engine=\"{rank}\"}} 0.0\n\
+             vllm:num_requests_waiting{{engine=\"{rank}\"}} {waiting}.0\n\
              vllm:kv_cache_usage_perc{{engine=\"{rank}\"}} 0.0\n\
              vllm:cache_config_info{{block_size=\"4\",engine=\"{rank}\",num_gpu_blocks=\"2000\"}} 1.0\n"
         )

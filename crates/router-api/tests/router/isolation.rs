@@ -15,9 +15,8 @@ const B: Header = ("x-api-key", "key-of-b");
 
 fn two_tenants() -> Config {
     let tenant = |name: &str| TenantConfig {
-        name: name.parse().unwrap(),
         keys: vec![format!("key-of-{name}").parse().unwrap()],
-        fail_closed: false,
+        ..TenantConfig::new(name.parse().unwrap())
     };
     Config {
         tenants: vec![tenant("a"), tenant("b")],

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod admission;
 mod client;
 mod conversations;
 mod dispatch;

@@ -16,9 +16,9 @@ const SERVED: &str = r#"{"usage":{"prompt_tokens":9,"completion_tokens":4}}"#;
 
 fn tenant(name: &str, key: &str) -> TenantConfig {
     TenantConfig {
-        name: name.parse().unwrap(),
         keys: vec![key.parse().unwrap()],
         fail_closed: name == "b",
+        ..TenantConfig::new(name.parse().unwrap())
     }
 }
 

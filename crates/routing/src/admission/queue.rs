@@ -128,6 +128,18 @@ struct Waiting {
     cost: f64,
 }
 
+impl Cause {
+    /// Its name in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Displaced => "displaced",
+            Self::Late => "late",
+            Self::Timeout => "timeout",
+        }
+    }
+}
+
 impl Queue {
     /// A queue in which nobody waits.
     pub fn new(bounds: Bounds) -> Self {
