@@ -1,6 +1,6 @@
 //! Those that wait for a target of one model.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -16,8 +16,8 @@ use super::{Priority, Room};
 const LEAST_COST: f64 = 256.0;
 /// How often a request rises by a class in the longest wait: the lowest priority is in the highest class after two thirds
 /// of it, and has the rest to have its turn there.
-const RISES: u128 = 30;
-const _: () = assert!((Priority::STEPS as u128) < RISES);
+const RISES: u64 = 30;
+const _: () = assert!((Priority::STEPS as u64) < RISES);
 /// When a refused request may come again, where the queue's rate is not known.
 const UNKNOWN_RETRY: Duration = Duration::from_secs(5);
 /// The soonest that anybody is told to come again: `Retry-After` counts whole seconds.
@@ -292,9 +292,9 @@ impl Queue {
 
     /// The class of a request that has waited.
     fn class(&self, priority: Priority, waiting: &Waiting, now: Timestamp) -> Priority {
-        let waited = now.since(waiting.since).as_nanos();
-        let longest = self.bounds.max_wait.as_nanos().max(1);
-        priority.raised(waited * RISES / longest)
+        let waited = now.as_micros().saturating_sub(waiting.since.as_micros());
+        let longest = (Timestamp::ZERO + self.bounds.max_wait).as_micros().max(1);
+        priority.raised(waited.saturating_mul(RISES) / longest)
     }
 
     /// The newest of those that have most waiting for their weight among the lowest priority, if it has to give way: to
@@ -335,16 +335,17 @@ impl Queue {
         let mut higher = 0.0;
         let mut beside: HashMap<&TenantId, (f64, f64)> = HashMap::new();
         for (lane, waiting) in &self.lanes {
+            let mut same = 0.0;
             for it in waiting {
                 match self.class(lane.priority, it, now).cmp(&asking.priority) {
-                    std::cmp::Ordering::Less => break,
-                    std::cmp::Ordering::Equal => {
-                        let weight = f64::from(it.weight.get());
-                        let (tokens, _) = *beside.get(&lane.tenant).unwrap_or(&(0.0, weight));
-                        beside.insert(&lane.tenant, (tokens + it.cost, weight));
-                    }
-                    std::cmp::Ordering::Greater => higher += it.cost,
+                    Ordering::Less => break,
+                    Ordering::Equal => same += it.cost,
+                    Ordering::Greater => higher += it.cost,
                 }
+            }
+            if let Some(front) = waiting.front() {
+                let weight = f64::from(front.weight.get());
+                beside.entry(&lane.tenant).or_insert((0.0, weight)).0 += same;
             }
         }
         let weight = f64::from(asking.weight.get());

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use domain::{DpRank, RankLoad, Timestamp};
+use domain::{DecisionId, DpRank, RankLoad, ReservationChange, Timestamp, Tokens};
 use routing::admission::{Limit, Room};
 use routing::{Config, Outcome, Router, Status};
 
-use crate::world::{RATE, World, content, model, worker};
+use crate::world::{RATE, World, content, model, target, worker};
 
 const TEN_SECONDS: Limit = Limit {
     work: Some(Duration::from_secs(10)),
@@ -23,7 +23,7 @@ fn has_room(world: &World) -> bool {
 }
 
 /// One long request at each of two ranks.
-fn busy() -> (World, domain::DecisionId) {
+fn busy() -> (World, DecisionId) {
     let mut world = World::new(1, 2, Config::default());
     assert!(has_room(&world));
     let first = world.request(&content(1, LONG));
@@ -164,5 +164,28 @@ fn a_target_that_failed_lately_has_no_room_unless_all_did() {
     );
     assert_eq!(both, Room::ALL);
     world.router.finish(two.id, &failed, world.now);
+    assert!(has_room(&world));
+}
+
+#[test]
+fn what_other_routers_have_reserved_takes_up_room() {
+    let mut world = World::new(1, 2, Config::default());
+    let peer = "r2".parse().unwrap();
+    for rank in 0..2 {
+        assert!(has_room(&world));
+        let reserve = ReservationChange::Reserve {
+            id: DecisionId::new(900 + rank),
+            target: target(&format!("w1#1/{rank}")),
+            uncached: Tokens::new(100_000),
+            landmarks: Vec::new(),
+            lease_until: world.now + Duration::from_secs(60),
+            conversation: None,
+        };
+        world.router.apply_peer(&peer, &reserve, world.now);
+    }
+    assert!(!has_room(&world));
+    let id = DecisionId::new(900);
+    let release = ReservationChange::Release { id };
+    world.router.apply_peer(&peer, &release, world.now);
     assert!(has_room(&world));
 }
