@@ -3,7 +3,6 @@
 
 mod agentx;
 mod random;
-mod replay;
 mod report;
 mod setting;
 mod trace;
@@ -12,7 +11,6 @@ mod world;
 
 pub use agentx::{AgentX, Conversation, Turn, working_set};
 pub use random::Random;
-pub use replay::replay;
 pub use report::{BindingCounts, Progress, Report, TargetReport};
 pub use setting::{DrainAt, EventFaults, Fleet, Partition, Restarts, Setting};
 pub use trace::{Trace, TraceError, TraceRequest};

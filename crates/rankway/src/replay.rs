@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use domain::BlockSize;
 use engine_model::StepTime;
-use fleet_sim::{Fleet, Report, Trace};
+use fleet_sim::{Decode, Fleet, Report, Setting, Trace, Workload};
 use rankway::progress::{Progress, ProgressLine};
 use service_kit::CancellationToken;
 use tokio::time::Instant;
@@ -55,12 +55,19 @@ fn compare(args: &ReplayArgs, stopped: &CancellationToken) -> Result<(), Failure
         workload: args.trace.display().to_string(),
         policies: Vec::new(),
     };
+    let workload = Workload::of_trace(&comparison.workload, &trace, Decode::Here);
     let started = Instant::now();
     let policies = distinct(&args.policy);
     for (number, policy) in policies.iter().enumerate() {
         let what = format!("{}/{} {policy}", number + 1, policies.len());
         let mut line = ProgressLine::since(started);
-        let replayed = fleet_sim::replay(&trace, &fleet, *policy, args.seed, |progress| {
+        let setting = Setting {
+            fleet,
+            policy: *policy,
+            seed: args.seed,
+            ..Setting::default()
+        };
+        let replayed = fleet_sim::run(&workload, &setting, |progress| {
             if stopped.is_cancelled() {
                 return;
             }
