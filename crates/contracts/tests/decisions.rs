@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "decisions/counted.rs"]
+mod counted;
+
 use std::time::Duration;
 
 use accounting::{Carrier, Chosen, Observation, Waterfall};
@@ -9,12 +12,12 @@ use contracts::{
     Cacheable, DecisionRecord, Digest, EXCERPT, Encoding, OutcomeRecord, RecordedChoice,
     RecordedScore,
 };
+use counted::{gauge, stuck, tally};
 use domain::{
     BlockSize, DecisionId, DpRank, Endpoint, Target, TargetState, Timestamp, Tokens, Usage,
 };
 use placement::{
-    Barred, Candidate, Gauge, Held, Hint, Obligation, Place, Policy, Request, Snapshot, Stuck,
-    Tally, choose,
+    Barred, Candidate, Held, Hint, Obligation, Place, Policy, Request, Snapshot, Tally, choose,
 };
 use proptest::prelude::*;
 
@@ -80,30 +83,6 @@ fn finite() -> BoxedStrategy<f64> {
         any.prop_filter("a number", |it| it.is_finite()),
     ]
     .boxed()
-}
-
-prop_compose! {
-    fn gauge(number: BoxedStrategy<f64>)(counts: [u32; 2], kv_used in number) -> Gauge {
-        let [running, waiting] = counts;
-        Gauge { running, waiting, kv_used }
-    }
-}
-
-prop_compose! {
-    fn tally(number: BoxedStrategy<f64>)(
-        counts: [u32; 3],
-        assigned in number,
-        cold_at in prop::option::of(any::<u64>().prop_map(Timestamp::from_micros)),
-    ) -> Tally {
-        let [conversations, active_blocks, joined_blocks] = counts;
-        Tally { conversations, active_blocks, joined_blocks, assigned, cold_at }
-    }
-}
-
-prop_compose! {
-    fn stuck()(target in target(), turns: u32, isl in tokens()) -> Stuck {
-        Stuck { target, turns, isl }
-    }
 }
 
 prop_compose! {
@@ -344,11 +323,7 @@ fn fleet(targets: u32) -> Snapshot {
         pending: Tokens::new(1_000_000),
         foreign: Tokens::new(1_000_000),
         active: 1_000,
-        gauge: Some(Gauge {
-            running: 1_000,
-            waiting: 1_000,
-            kv_used: 0.1 + 0.2,
-        }),
+        gauge: Some(counted::FULL),
         tally: Tally::default(),
         resident: Tokens::new(10_000_000),
         capacity: Some(Tokens::new(10_000_000)),

@@ -4,10 +4,11 @@ use std::fmt;
 
 use domain::{Epoch, Target, WorkerId};
 
+use crate::Policy;
 use crate::draw::Draw;
 use crate::kv::{self, Scored, Weights};
-use crate::snapshot::{Candidate, Request, Snapshot};
-use crate::{Policy, policies};
+use crate::policies::{self, Field};
+use crate::snapshot::{Request, Snapshot};
 
 /// Where a request goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +51,10 @@ pub enum Reason {
     Drawn,
     /// The less busy of two drawn.
     LessBusyOfTwo,
+    /// This router keeps its conversation there.
+    Stuck,
+    /// Where it would have gone is too full; what is kept there stays.
+    Overflow,
     /// Its cost is the smallest by more than a near tie.
     LeastCost,
     /// Several were as good as equal; two of them were drawn.
@@ -77,6 +82,8 @@ impl fmt::Display for Reason {
             Self::Turn => f.write_str("turn"),
             Self::Drawn => f.write_str("drawn"),
             Self::LessBusyOfTwo => f.write_str("less_busy_of_two"),
+            Self::Stuck => f.write_str("stuck"),
+            Self::Overflow => f.write_str("overflow"),
             Self::LeastCost => f.write_str("least_cost"),
             Self::NearTie { among } => write!(f, "near_tie_of_{among}"),
             Self::Hinted { among } => write!(f, "hinted_of_{among}"),
@@ -92,7 +99,7 @@ pub struct Choice {
     pub place: Place,
     /// What decided.
     pub reason: Reason,
-    /// Every candidate that could be chosen, in the snapshot's order, under every policy.
+    /// Every candidate that takes new requests, in the snapshot's order, under every policy.
     pub scores: Vec<Scored>,
 }
 
@@ -114,20 +121,25 @@ pub fn choose(
     }
     let is_open = snapshot.is_open();
     let open = snapshot.candidates.iter().filter(|it| is_open(it));
-    let open: Vec<&Candidate> = open.collect();
-    if open.is_empty() {
+    let field = Field {
+        request,
+        open: open.collect(),
+        turn: snapshot.turn,
+        reuse: snapshot.reuse,
+    };
+    if field.open.is_empty() {
         return Err(NoCandidate);
     }
-    let scores = kv::scores(request, snapshot, &Weights::DEFAULT);
-    let (place, reason) = match policy {
-        Policy::RoundRobin => policies::round_robin(&open, snapshot.turn),
-        Policy::Random => policies::random(&open, &mut draw),
-        Policy::TargetRoundRobin => policies::target_round_robin(&open, snapshot.turn),
-        Policy::PowerOfTwo | Policy::Kv(_) => policies::power_of_two(&open, &mut draw),
-    };
+    let pick = policies::pick(policy, &field, &mut draw).ok_or(NoCandidate)?;
+    let mut scores = kv::scores(request, snapshot, &Weights::DEFAULT);
+    let mut weighed = field.open.iter().zip(&pick.weighed).peekable();
+    for scored in &mut scores {
+        let own = weighed.next_if(|(candidate, _)| candidate.target == scored.target);
+        scored.weighed = own.map(|(_, weight)| *weight);
+    }
     Ok(Choice {
-        place,
-        reason,
+        place: pick.place,
+        reason: pick.reason,
         scores,
     })
 }

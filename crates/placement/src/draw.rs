@@ -10,7 +10,8 @@ impl Draw {
         Self(seed)
     }
 
-    fn next(&mut self) -> u64 {
+    /// Any number.
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
@@ -21,6 +22,11 @@ impl Draw {
         assert!(bound > 0, "a draw needs something to draw from");
         let scaled = (u128::from(self.next()) * bound as u128) >> 64;
         usize::try_from(scaled).expect("below a usize")
+    }
+
+    /// A number from 0 up to, but not, 1.
+    pub(crate) fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
     /// Two different numbers below `bound`, or the only one twice.

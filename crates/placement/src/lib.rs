@@ -15,8 +15,10 @@ mod snapshot;
 pub use choose::{Choice, NoCandidate, Place, Reason, choose};
 pub use kv::{Scored, Terms, Weights};
 pub use obligations::{BoundTurn, Obligation, Obligations};
-pub use policy::{InvalidPolicy, Policies, Policy};
-pub use reservations::{InFlight, Refused, Reservation, Reservations, Reserved, landmarks};
-pub use snapshot::{
-    Barred, Candidate, Gauge, Held, Hint, Request, Snapshot, Stuck, Tally,
+pub use policies::{
+    Aibrix, BoundedHash, Dynamo, LlmdAffinity, LlmdBlend, LoadAware, MooncakeConductor, PrebleE2,
+    SglCacheAware, SglNearMin, Smetric, TrtConvAdp, TrtKvAdp, VerlMargin,
 };
+pub use policy::{InvalidPolicy, Keeps, Policies, Policy};
+pub use reservations::{InFlight, Refused, Reservation, Reservations, Reserved, landmarks};
+pub use snapshot::{Barred, Candidate, Gauge, Held, Hint, Request, Snapshot, Stuck, Tally};

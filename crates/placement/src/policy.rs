@@ -8,6 +8,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::kv::Weights;
+use crate::policies::{
+    Aibrix, BoundedHash, Dynamo, LlmdAffinity, LlmdBlend, LoadAware, MooncakeConductor, PrebleE2,
+    SglCacheAware, SglNearMin, Smetric, TrtConvAdp, TrtKvAdp, VerlMargin,
+};
 pub(crate) use parameters::{Parameter, parameters};
 
 /// Declares the policies: a name and, for some, numbers.
@@ -51,8 +55,65 @@ policies! {
     TargetRoundRobin = "target_round_robin";
     /// The less busy of two ranks drawn at random.
     PowerOfTwo = "power_of_two";
-    /// The rank where the request costs the fleet the fewest seconds.
+    /// The rank with the least prefill pending.
+    LeastLoad = "least_load";
+    /// The rank that holds most.
+    MaxOverlap = "max_overlap";
+    /// SGLang's: the rank that holds most, the least busy one when loads are apart.
+    SglCacheAware(SglCacheAware) = "sgl_cache_aware";
+    /// The same, but when loads are apart the rank that holds most of those that are nearly the least busy.
+    SglNearMin(SglNearMin) = "sgl_near_min";
+    /// Consistent hashing of conversations with bounded loads.
+    BoundedHash(BoundedHash) = "bounded_hash";
+    /// Where this router keeps the conversation, a new one where fewest are.
+    StickyLeast = "sticky_least";
+    /// Where this router keeps the conversation, unless that is busier than the least busy by a margin.
+    VerlMargin(VerlMargin) = "verl_margin";
+    /// NVIDIA Dynamo's cost: prefill and decode blocks less what is held.
+    Dynamo(Dynamo) = "dynamo";
+    /// TensorRT-LLM's: tokens to compute and the share of load, under a fair limit.
+    TrtKvAdp(TrtKvAdp) = "trt_kv_adp";
+    /// TensorRT-LLM's: conversations kept, new ones in turn under a fair limit.
+    TrtConvAdp(TrtConvAdp) = "trt_conv_adp";
+    /// llm-d's: who holds most of the request unless it is waited too long there.
+    LlmdAffinity(LlmdAffinity) = "llmd_affinity";
+    /// llm-d's weighed scorers: prefix, queue, KV blocks and cold requests.
+    LlmdBlend(LlmdBlend) = "llmd_blend";
+    /// What is missing times the requests there.
+    Lmetric = "lmetric";
+    /// The least prefill work left with the request's.
+    Lpwl = "lpwl";
+    /// Later turns follow their prefix within a bound on waiting, others the least work.
+    Smetric(Smetric) = "smetric";
+    /// The least work left, of equals the fewest requests: ranks wait for the slowest.
+    MinMax = "minmax";
+    /// What is held less how far the load is above the mean.
+    LoadAware(LoadAware) = "loadaware";
+    /// vLLM's own: waiting requests count four times, running ones once.
+    VllmDplb = "vllm_dplb";
+    /// Preble's: exploit a prefix that is more than half, else explore.
+    PrebleE2(PrebleE2) = "preble_e2";
+    /// Mooncake's: the least time to fetch, queue and compute.
+    MooncakeConductor(MooncakeConductor) = "mooncake_conductor";
+    /// AIBrix': the highest match among those not much busier than the mean.
+    Aibrix(Aibrix) = "aibrix";
+    /// Ours: the rank where the request costs the fleet the fewest seconds.
     Kv(Weights) = "kv";
+}
+
+/// What a router has to count by itself for a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeps {
+    /// Nothing.
+    Nothing,
+    /// Where conversations are stuck.
+    Conversations,
+    /// The blocks of the requests that each target serves.
+    ActiveBlocks,
+    /// The prefill assigned to each target of late.
+    Assigned,
+    /// When each target was last sent a request of which nobody held anything.
+    Cold,
 }
 
 /// A text that is no policy's.
@@ -111,6 +172,19 @@ impl Policy {
     /// Whether it is a baseline: one that follows no binding, so that it is measured alone. All but ours are.
     pub const fn is_baseline(self) -> bool {
         !matches!(self, Self::Kv(_))
+    }
+
+    /// What a router has to count for it.
+    pub const fn keeps(self) -> Keeps {
+        match self {
+            Self::StickyLeast | Self::VerlMargin(_) | Self::TrtConvAdp(_) | Self::Smetric(_) => {
+                Keeps::Conversations
+            }
+            Self::Dynamo(_) => Keeps::ActiveBlocks,
+            Self::PrebleE2(_) => Keeps::Assigned,
+            Self::LlmdBlend(_) => Keeps::Cold,
+            _ => Keeps::Nothing,
+        }
     }
 
     /// The names of all, for people to choose from.

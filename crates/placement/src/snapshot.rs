@@ -117,9 +117,9 @@ pub struct Tally {
     pub active_blocks: u32,
     /// Leading blocks of the request that are among them.
     pub joined_blocks: u32,
-    /// Tokens of prefill and answers assigned there of late, each in the measure of prefill.
+    /// Tokens of prefill assigned there in the last three minutes.
     pub assigned: f64,
-    /// When it was last sent a request of which it held nothing.
+    /// When it was last sent a request of which nobody held anything.
     pub cold_at: Option<Timestamp>,
 }
 

@@ -21,6 +21,7 @@ mod request;
 mod rival;
 mod router;
 mod snapshot;
+mod tally;
 mod truth;
 
 pub use binding::conversation_hash;

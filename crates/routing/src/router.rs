@@ -21,6 +21,7 @@ use crate::fleet::Fleet;
 use crate::learnt::Mean;
 use crate::open::Open;
 use crate::presumed::Presumed;
+use crate::tally::Tallies;
 use crate::truth::{Finding, RankTruth};
 use crate::{Config, RankSourceError, RankSources};
 
@@ -43,6 +44,7 @@ pub struct Router {
     /// By model.
     obligations: HashMap<ModelName, Obligations>,
     presumed: Presumed,
+    tallies: Tallies,
     carriers: Carriers,
     truth: RankTruth,
     open: HashMap<DecisionId, Open>,
@@ -71,6 +73,7 @@ impl Router {
     pub fn new(instance: InstanceId, config: Config) -> Self {
         Self {
             instance,
+            tallies: Tallies::of(config.policy),
             config,
             fleet: Fleet::default(),
             reservations: Reservations::default(),
@@ -210,6 +213,8 @@ impl Router {
         self.obligations.values_mut().for_each(|it| it.expire(now));
         let fleet = &self.fleet;
         self.presumed
+            .expire(now, |it| fleet.is_live(&it.worker, it.epoch));
+        self.tallies
             .expire(now, |it| fleet.is_live(&it.worker, it.epoch));
         self.truth
             .expire(now, |worker, epoch| fleet.is_live(worker, epoch));

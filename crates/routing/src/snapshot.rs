@@ -6,11 +6,11 @@ use affinity::Binding;
 use domain::{BlockSize, Depths, SequenceHash, Target, TargetState, Timestamp, Tokens};
 use placement::{
     Barred, Candidate, Gauge, Held, InFlight, Obligation, Obligations, Reservations, Reserved,
-    Tally,
 };
 
 use crate::fleet::{Fleet, Member, combined};
 use crate::presumed::{Presumed, Room};
+use crate::tally::Tallies;
 use crate::{Overlap, OverlapView, Request};
 
 /// What a snapshot is taken from.
@@ -18,6 +18,7 @@ pub(crate) struct Sources<'a> {
     pub(crate) fleet: &'a Fleet,
     pub(crate) reservations: &'a Reservations,
     pub(crate) presumed: &'a Presumed,
+    pub(crate) tallies: &'a Tallies,
     /// The request's conversation, as `obligations` knows it.
     pub(crate) conversation: Option<u64>,
     /// What conversations of the model will go on to ask.
@@ -135,7 +136,7 @@ impl Sources<'_> {
                 waiting: it.waiting,
                 kv_used: it.kv_used,
             }),
-            tally: Tally::default(),
+            tally: self.tallies.at(&target, self.hashes(member), self.now),
             resident,
             capacity,
             obligation: self.obligation(&target),

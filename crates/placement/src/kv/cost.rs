@@ -22,6 +22,9 @@ pub struct Scored {
     pub terms: Terms,
     /// The sum of the terms, in seconds.
     pub cost: f64,
+    /// What a published policy made of it, in its own measure: the least wins. None under ours, of one that was left out
+    /// because it failed lately, and where the policy weighs nothing.
+    pub weighed: Option<f64>,
 }
 
 /// The parts of a price, as weighed. Times are in seconds.
@@ -84,6 +87,7 @@ pub(crate) fn scores(request: &Request, snapshot: &Snapshot, weights: &Weights) 
                 target: candidate.target.clone(),
                 terms,
                 cost: terms.sum(),
+                weighed: None,
             });
         }
     }

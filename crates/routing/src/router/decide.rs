@@ -59,6 +59,7 @@ impl Router {
             fleet: &self.fleet,
             reservations: &self.reservations,
             presumed: &self.presumed,
+            tallies: &self.tallies,
             conversation,
             obligations: self.obligations.get(&request.model),
             mean_miss: self.mean_miss.get(),
@@ -79,7 +80,7 @@ impl Router {
             isl: request.isl,
             conversation,
             hint: request.hint.clone(),
-            stuck: None,
+            stuck: self.tallies.stuck(conversation),
         };
         let choice = choose(&asked, &snapshot, self.config.policy, seed);
         let bound_by = binding.map_or(Owner::Router, |it| self.fleet.owner(&it.target.worker));
@@ -190,6 +191,8 @@ impl Router {
             let expected = Duration::try_from_secs_f64(queued.as_f64() / rate);
             let expected = expected.unwrap_or(Duration::MAX);
             let lease_until = now + expected + self.config.reservation_lease;
+            let blocks = self.blocks_at(decision, request);
+            self.tallies.placed(decision, target, blocks, uncached);
             // What is computed on a rank of the engine's choice is in flight to none.
             let named = decision.target().map(|_| self.blocks_at(decision, request));
             let landmarks = landmarks(named.unwrap_or(&[]));

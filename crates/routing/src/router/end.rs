@@ -44,6 +44,7 @@ impl Router {
 
     fn close(&mut self, id: DecisionId, now: Timestamp) -> Option<Open> {
         self.end_reservation(id, now);
+        self.tallies.ended(id);
         let mut open = self.open.remove(&id)?;
         self.carriers.give_back(std::mem::take(&mut open.carried));
         if let Some(target) = &open.reserved_at {
