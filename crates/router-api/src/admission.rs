@@ -175,16 +175,33 @@ impl Replica {
         }
     }
 
+    /// Whether a request of this model would have to wait, by what is known before anybody is asked about it.
+    pub(crate) fn is_waited(&self, intake: &Intake) -> bool {
+        if !self.may_wait(intake) {
+            return false;
+        }
+        let desks = self.admission.lock();
+        let desk = desks.by_model.get(&intake.model);
+        let others_wait = desk.is_some_and(|it| !it.queue.is_empty());
+        drop(desks);
+        others_wait || !self.has_room(&intake.model).0
+    }
+
     /// A place in the queue for a request that has to compute so many tokens; none where it goes at once.
+    ///
+    /// Until it is placed nothing stands for one that goes at once. So only one `may_go` that is placed within the same
+    /// poll: a limit is overshot by as many requests as there are threads, at most.
     pub(crate) fn enqueue(
         self: &Arc<Self>,
         intake: &Intake,
         tokens: Tokens,
+        may_go: bool,
     ) -> Result<Option<Waiter>, ApiError> {
         if !self.may_wait(intake) {
             return Ok(None);
         }
         let (has_room, now) = self.has_room(&intake.model);
+        let has_room = has_room && may_go;
         let admission = &self.admission;
         let mut desks = admission.lock();
         let is_closed = desks.is_closed;

@@ -128,9 +128,7 @@ async fn send(
         true => 1,
         false => MAX_ATTEMPTS,
     };
-    let known = replica.ask(intake, blocks, true).await;
-    let mut placing = Placing::new(replica, intake, blocks, known);
-    placing.admit().await?;
+    let mut placing = Placing::admitted(replica, intake, blocks).await?;
     let mut reach = Reach::default();
     let mut tried = 0;
     let mut last_failure = None;

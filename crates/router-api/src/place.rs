@@ -69,21 +69,28 @@ impl<'a> Placing<'a> {
         }
     }
 
-    /// Waits, where every target is past its limit, until one is not; what others know is asked anew then.
-    pub(crate) async fn admit(&mut self) -> Result<(), ApiError> {
-        let Some(mut waiter) = self.replica.enqueue(self.intake, self.uncached())? else {
-            return Ok(());
-        };
-        self.queued = waiter.called().await?;
-        let asked = self
-            .replica
-            .ask_again(self.intake, self.blocks, &self.known);
-        self.known = asked.await;
-        self.waiter = Some(waiter);
-        Ok(())
+    /// A request that may go: it has waited, where every target was past its limit, until one was not, and what others
+    /// know has been asked anew then. The index records it once, and not before it goes if it has to wait: one that is
+    /// refused has not carried its prompt anywhere.
+    pub(crate) async fn admitted(
+        replica: &'a Arc<Replica>,
+        intake: &'a Intake,
+        blocks: &'a Blocks,
+    ) -> Result<Self, ApiError> {
+        let is_recorded = !replica.is_waited(intake);
+        let known = replica.ask(intake, blocks, is_recorded).await;
+        let mut placing = Self::new(replica, intake, blocks, known);
+        let waiter = replica.enqueue(intake, placing.uncached(), is_recorded)?;
+        if let Some(mut waiter) = waiter {
+            placing.queued = waiter.called().await?;
+            placing.waiter = Some(waiter);
+            let before = is_recorded.then_some(&placing.known);
+            placing.known = replica.ask_again(intake, blocks, before).await;
+        }
+        Ok(placing)
     }
 
-    /// Whether [`Self::admit`] would wait now; its error where it would not, nor let it go.
+    /// Whether [`Self::admitted`] would wait now; its error where it would not, nor let it go.
     pub(crate) fn would_wait(&self) -> Result<bool, ApiError> {
         match self.replica.standing(self.intake, self.uncached()) {
             Standing::Goes => Ok(false),

@@ -122,16 +122,17 @@ impl Replica {
         }
     }
 
-    /// Asks again for a request that has waited. Its ceiling stays what it was when it came: by now it is itself among
-    /// those that carried its prompt.
+    /// Asks again for a request that has waited. Where the index has recorded it by its answer `before`, its ceiling
+    /// stays as it was then: by now it is itself among those that carried its prompt.
     pub(crate) async fn ask_again(
         &self,
         intake: &Intake,
         blocks: &Blocks,
-        before: &Known,
+        before: Option<&Known>,
     ) -> Known {
-        let mut known = self.ask(intake, blocks, before.views.is_none()).await;
-        let before = before.views.as_deref().unwrap_or_default();
+        let before = before.and_then(|it| it.views.as_deref());
+        let mut known = self.ask(intake, blocks, before.is_none()).await;
+        let before = before.unwrap_or_default();
         for view in known.views.iter_mut().flatten() {
             let then = before.iter().find(|it| it.block_size == view.block_size);
             if let Some(then) = then {

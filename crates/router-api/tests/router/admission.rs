@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use contracts::rpc::OverlapRequest;
 use http::StatusCode;
 use router_api::{AdmissionConfig, Config, SaltSecret, TenantConfig};
 use serde_json::{Value, json};
@@ -177,6 +178,35 @@ fn tenants() -> Config {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_burst_as_many_go_as_there_is_room_for_and_each_is_recorded_once() {
+    const BURST: u32 = 24;
+    let mut engine = Engine::start().await;
+    let world = World::with(admitting(one_each()), &[&engine]).await;
+    let mut asked = Asked::of(&world);
+    for it in 1..=BURST {
+        asked.send(&prompt(it, 9), &[]);
+    }
+    // Two threads may both find the last room.
+    let waiting = || world.gauge("rankway_queue_waiting");
+    world
+        .until(async || f64::from(BURST) - 3.0 <= waiting())
+        .await;
+    for _ in 0..BURST {
+        engine.next().await.answer(200, SERVED);
+    }
+    for _ in 0..BURST {
+        assert_eq!(asked.answer().await.status, StatusCode::OK);
+    }
+    let asked_of_index = world.index.asked.lock().unwrap();
+    let recorded = asked_of_index.iter().filter(|it| it.record);
+    let mut prompts: Vec<_> = recorded.map(|it| it.hashes.last()).collect();
+    assert_eq!(prompts.len(), BURST as usize);
+    prompts.sort_unstable();
+    prompts.dedup();
+    assert_eq!(prompts.len(), BURST as usize);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn tenants_take_turns_by_their_weights() {
     let mut engine = Engine::start().await;
@@ -293,6 +323,17 @@ async fn who_cannot_wait_or_not_longer_is_told_when_to_come_again() {
     asked.queue(&prompt(3, 9), &[]).await;
     asked.send(&prompt(4, 9), &[]);
     assert_refused(&asked.answer().await, "queue_full");
+    let recorded = |it: &OverlapRequest| it.record;
+    assert!(
+        !world
+            .index
+            .asked
+            .lock()
+            .unwrap()
+            .last()
+            .is_some_and(recorded),
+        "it has carried its prompt nowhere"
+    );
     assert_refused(&routed(false).await, "queue_full");
     assert_refused(&routed(true).await, "queue_full");
 
@@ -323,14 +364,14 @@ async fn who_has_waited_goes_where_its_prefix_is_by_then() {
     assert_eq!((number(&next), next.rank()), (3, Some(holder.as_str())));
     let decided = world.admin("decisions/last").await;
     assert_eq!(decided["overlap_tokens"], 36_000);
-    // It is counted among those that carried its prompt once, when it came.
+    // It is counted among those that carried its prompt once, when it went.
     let asked_of_it = world.index.asked.lock().unwrap();
     let records: Vec<bool> = asked_of_it
         .iter()
         .filter(|it| it.hashes.blocks() == 10_000)
         .map(|it| it.record)
         .collect();
-    assert_eq!(records, [true, false]);
+    assert_eq!(records, [false, true]);
     drop(asked_of_it);
     next.answer(200, SERVED);
     second.answer(200, SERVED);
@@ -383,6 +424,34 @@ async fn an_engine_in_which_nothing_waits_gets_more() {
     engine.say_waiting(0);
 
     assert_eq!(number(&engine.next().await), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_another_router_has_sent_is_waited_for_too() {
+    let mut engine = Engine::start().await;
+    let mut world = World::with(admitting(one_each()), &[&engine]).await;
+    let (other, _shutdown) = world.another_with(admitting(one_each()), "router-2").await;
+    let mut asked = Asked::of(&world);
+    let busy = occupy(&mut asked, &mut engine, 9).await;
+    let route = prompt(3, 9).to_string();
+    world
+        .until(async || {
+            let routed = other.post("/v1/route", &[], &route).await.json();
+            routed["would_wait"] == true
+        })
+        .await;
+    let sent = prompt(3, 9).to_string();
+    let waiting = other.post("/v1/completions", &[], &sent);
+    let served = async {
+        for arrival in busy {
+            arrival.answer(200, SERVED);
+        }
+        let next = engine.next().await;
+        assert_eq!(number(&next), 3);
+        next.answer(200, SERVED);
+    };
+    let (answer, ()) = tokio::join!(waiting, served);
+    assert_eq!(answer.status, StatusCode::OK);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -131,6 +131,14 @@ impl World {
     /// A second router beside the first, behind the same bus, once it is ready: where it listens, and what
     /// ends it.
     pub(crate) async fn another(&mut self, name: &str) -> (Client, CancellationToken) {
+        self.another_with(config(), name).await
+    }
+
+    pub(crate) async fn another_with(
+        &mut self,
+        config: Config,
+        name: &str,
+    ) -> (Client, CancellationToken) {
         let health = Health::default();
         let context = Context {
             registry: prometheus::Registry::new(),
@@ -138,7 +146,7 @@ impl World {
             clock: Clock::system(),
         };
         let router = RouterApi::bind(
-            config(),
+            config,
             self.bus.clone(),
             self.index.clone(),
             self.affinity.clone(),
