@@ -15,6 +15,7 @@ mod replay;
 mod rival;
 mod room;
 mod spread;
+mod tallies;
 mod unknown;
 mod untrusted;
 mod world;
