@@ -13,7 +13,7 @@ use domain::{
     BlockSize, DecisionId, DpRank, Drain, Epoch, InstanceId, ModelName, RankLoad,
     ReservationChange, Target, TargetState, Timestamp, Tokens, Worker, WorkerId,
 };
-use placement::{BoundTurn, Obligations, Reservation, Reservations};
+use placement::{BoundTurn, Obligations, Policy, Reservation, Reservations};
 
 use crate::carriers::Carriers;
 use crate::drains::{Drained, Drains};
@@ -71,9 +71,11 @@ pub struct Counters {
 impl Router {
     /// A router that knows no worker yet. `instance` tells its reservations from its peers'.
     pub fn new(instance: InstanceId, config: Config) -> Self {
+        let mut tallies = Tallies::default();
+        tallies.keep_for(config.policy);
         Self {
             instance,
-            tallies: Tallies::of(config.policy),
+            tallies,
             config,
             fleet: Fleet::default(),
             reservations: Reservations::default(),
@@ -88,6 +90,11 @@ impl Router {
             changes: VecDeque::new(),
             counters: Counters::default(),
         }
+    }
+
+    /// From now on counts also what another policy asks for: one that is asked what it would have decided.
+    pub fn keep_for(&mut self, policy: Policy) {
+        self.tallies.keep_for(policy);
     }
 
     /// Its settings.

@@ -15,50 +15,48 @@ use self::blocks::ActiveBlocks;
 use self::stuck::StuckTable;
 use crate::{Decision, Reason};
 
-/// The one thing that the policy in force asks for.
-#[derive(Debug)]
-pub(crate) enum Tallies {
-    Nothing,
-    Conversations(StuckTable),
-    ActiveBlocks(ActiveBlocks),
-    Assigned(Assigned),
+/// What is counted: nothing that no policy asks for.
+#[derive(Debug, Default)]
+pub(crate) struct Tallies {
+    conversations: Option<StuckTable>,
+    blocks: Option<ActiveBlocks>,
+    assigned: Option<Assigned>,
     /// When each target was last sent a request of which nobody held anything.
-    Cold(HashMap<Target, Timestamp>),
+    cold: Option<HashMap<Target, Timestamp>>,
 }
 
 impl Tallies {
-    /// What `policy` asks for, empty.
-    pub(crate) fn of(policy: Policy) -> Self {
+    /// From now on also what `policy` asks for.
+    pub(crate) fn keep_for(&mut self, policy: Policy) {
         match policy.keeps() {
-            Keeps::Nothing => Self::Nothing,
-            Keeps::Conversations => Self::Conversations(StuckTable::default()),
-            Keeps::ActiveBlocks => Self::ActiveBlocks(ActiveBlocks::default()),
-            Keeps::Assigned => Self::Assigned(Assigned::default()),
-            Keeps::Cold => Self::Cold(HashMap::new()),
+            Keeps::Nothing => {}
+            Keeps::Conversations => _ = self.conversations.get_or_insert_default(),
+            Keeps::ActiveBlocks => _ = self.blocks.get_or_insert_default(),
+            Keeps::Assigned => _ = self.assigned.get_or_insert_default(),
+            Keeps::Cold => _ = self.cold.get_or_insert_default(),
         }
     }
 
     /// Where a conversation is stuck.
     pub(crate) fn stuck(&self, conversation: Option<u64>) -> Option<Stuck> {
-        match self {
-            Self::Conversations(table) => table.get(conversation?).cloned(),
-            Self::Nothing | Self::ActiveBlocks(_) | Self::Assigned(_) | Self::Cold(_) => None,
-        }
+        let table = self.conversations.as_ref()?;
+        table.get(conversation?).cloned()
     }
 
     /// What is counted at `target`, of a request with these sequence hashes there.
     pub(crate) fn at(&self, target: &Target, hashes: &[SequenceHash], now: Timestamp) -> Tally {
-        let mut tally = Tally::default();
-        match self {
-            Self::Nothing => {}
-            Self::Conversations(table) => tally.conversations = table.count(target),
-            Self::ActiveBlocks(blocks) => {
-                (tally.active_blocks, tally.joined_blocks) = blocks.at(target, hashes);
-            }
-            Self::Assigned(assigned) => tally.assigned = assigned.at(target, now),
-            Self::Cold(cold) => tally.cold_at = cold.get(target).copied(),
+        let blocks = self.blocks.as_ref().map(|it| it.at(target, hashes));
+        let (active_blocks, joined_blocks) = blocks.unwrap_or_default();
+        let conversations = self.conversations.as_ref().map(|it| it.count(target));
+        let assigned = self.assigned.as_ref().map(|it| it.at(target, now));
+        let cold = self.cold.as_ref();
+        Tally {
+            conversations: conversations.unwrap_or_default(),
+            active_blocks,
+            joined_blocks,
+            assigned: assigned.unwrap_or_default(),
+            cold_at: cold.and_then(|it| it.get(target).copied()),
         }
-        tally
     }
 
     /// A request goes to `target`, with these sequence hashes there, to compute `uncached` tokens.
@@ -69,40 +67,39 @@ impl Tallies {
         hashes: &[SequenceHash],
         uncached: Tokens,
     ) {
-        match self {
-            Self::Nothing => {}
-            Self::Conversations(table) => {
-                if let Some(conversation) = decision.request.conversation {
-                    let stays = Reason::Policy(placement::Reason::Overflow) == decision.reason;
-                    table.turn(conversation, target, decision.request.isl, stays);
-                }
-            }
-            Self::ActiveBlocks(blocks) => blocks.begin(decision.id, target, hashes),
-            Self::Assigned(assigned) => assigned.add(target, uncached, decision.at),
-            Self::Cold(cold) => {
-                let mut candidates = decision.snapshot.candidates.iter();
-                if candidates.all(|it| it.held.disk == Tokens::ZERO) {
-                    cold.insert(target.clone(), decision.at);
-                }
+        let request = &decision.request;
+        if let (Some(table), Some(conversation)) = (&mut self.conversations, request.conversation) {
+            let stays = Reason::Policy(placement::Reason::Overflow) == decision.reason;
+            table.turn(conversation, target, request.isl, stays);
+        }
+        if let Some(blocks) = &mut self.blocks {
+            blocks.begin(decision.id, target, hashes);
+        }
+        if let Some(assigned) = &mut self.assigned {
+            assigned.add(target, uncached, decision.at);
+        }
+        if let Some(cold) = &mut self.cold {
+            let mut candidates = decision.snapshot.candidates.iter();
+            if candidates.all(|it| it.held.disk == Tokens::ZERO) {
+                cold.insert(target.clone(), decision.at);
             }
         }
     }
 
     /// A request has ended, or was never sent.
     pub(crate) fn ended(&mut self, id: DecisionId) {
-        if let Self::ActiveBlocks(blocks) = self {
+        if let Some(blocks) = &mut self.blocks {
             blocks.end(id);
         }
     }
 
-    /// Forgets what is over, and targets that are no more.
+    /// Forgets what is over. Whoever is stuck to a target that is gone finds that out with its next turn.
     pub(crate) fn expire(&mut self, now: Timestamp, is_live: impl Fn(&Target) -> bool) {
-        match self {
-            Self::Nothing | Self::ActiveBlocks(_) => {}
-            // Whoever is stuck to a target that is gone finds that out with its next turn.
-            Self::Conversations(_) => {}
-            Self::Assigned(assigned) => assigned.expire(now),
-            Self::Cold(cold) => cold.retain(|target, _| is_live(target)),
+        if let Some(assigned) = &mut self.assigned {
+            assigned.expire(now);
+        }
+        if let Some(cold) = &mut self.cold {
+            cold.retain(|target, _| is_live(target));
         }
     }
 }

@@ -212,3 +212,15 @@ fn ours_counts_nothing_of_all_this() {
         assert!(candidates.all(|it| it.tally == Tally::default()));
     }
 }
+
+#[test]
+fn another_policy_finds_what_it_asks_for_in_the_snapshots_of_ours() {
+    let mut world = world(2, 2, "kv");
+    world.router.keep_for("dynamo".parse().unwrap());
+    world.router.keep_for("sticky_least".parse().unwrap());
+    let first = turn(&mut world, "c");
+    let second = turn(&mut world, "d");
+    let counts = |it: &placement::Candidate| (it.tally.active_blocks, it.tally.conversations);
+    let at = |decision: &Decision| counts(decision.candidate(first.target().unwrap()).unwrap());
+    assert_eq!((at(&first), at(&second)), ((0, 0), (4, 1)));
+}
