@@ -1,8 +1,13 @@
 //! The router's part of the admin API, under `/api/v1`.
 
-use std::sync::Arc;
+mod decisions;
+mod shadow;
 
-use axum::extract::{Path, State};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -10,22 +15,23 @@ use axum::{Json, Router};
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::error::{ApiError, excerpt};
+use crate::error::ApiError;
+use crate::query::{Query, wrong};
 use crate::replica::Replica;
-use crate::view::{DecisionView, TargetView, TotalsView, WorkerView, describe};
+use crate::view::{AccountView, TargetView, WorkerView, describe_account};
 
-/// Decisions listed at once.
-const LISTED: usize = 100;
+/// Seconds of which the waterfall can be told.
+const WINDOW: RangeInclusive<u64> = 1..=3_600;
 
 pub(crate) fn routes(replica: Arc<Replica>) -> Router {
     Router::new()
         .route("/api/v1/workers", get(workers))
         .route("/api/v1/targets", get(targets))
-        .route("/api/v1/decisions", get(decisions))
-        .route("/api/v1/decisions/{id}", get(decision))
         .route("/api/v1/waterfall", get(waterfall))
         .route("/api/v1/config", get(config))
-        .with_state(replica)
+        .with_state(replica.clone())
+        .merge(decisions::routes(replica.clone()))
+        .merge(shadow::routes(replica))
 }
 
 pub(crate) async fn workers(State(replica): State<Arc<Replica>>) -> Json<Value> {
@@ -49,50 +55,30 @@ async fn targets(State(replica): State<Arc<Replica>>) -> Json<Value> {
     Json(json!({"targets": targets.collect::<Vec<_>>()}))
 }
 
-async fn decisions(State(replica): State<Arc<Replica>>) -> Json<Value> {
-    let entries = replica.ledger.recent(LISTED);
-    let views = entries.iter().map(|entry| DecisionView::of(entry, None));
-    Json(json!({"decisions": views.collect::<Vec<_>>()}))
-}
-
-/// As JSON, or as text for a client that accepts `text/plain`.
-async fn decision(
+/// As JSON, or as text for a client that accepts `text/plain`; of all requests, or with `since` of those of so many last
+/// seconds.
+async fn waterfall(
     State(replica): State<Arc<Replica>>,
-    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
     headers: HeaderMap,
-) -> Response {
-    let entry = match id.as_str() {
-        "last" => replica.ledger.last(),
-        id => match id.parse() {
-            Ok(id) => replica.ledger.get(id),
-            Err(error) => {
-                let why = format!("{:?}: {}", excerpt(id), excerpt(&error.to_string()));
-                return ApiError::invalid(why).into_response();
-            }
-        },
-    };
-    match entry {
-        Some(entry) => {
-            let router = replica.mind.lock();
-            let worker = router.worker(entry.decision.place.worker());
-            let url = worker.map(|it| it.url.clone());
-            drop(router);
-            let view = DecisionView::of(&entry, url);
-            let accept = headers.get(header::ACCEPT);
-            if accept.is_some_and(|it| it.as_bytes().starts_with(b"text/plain")) {
-                return describe(&view).into_response();
-            }
-            Json(view).into_response()
-        }
-        None => ApiError::UnknownPath {
-            path: format!("decision {id} among the last 10,000"),
-        }
-        .into_response(),
+) -> Result<Response, ApiError> {
+    let query = Query::read(query.as_deref(), &["since"])?;
+    let window = query.parsed::<u64>("since")?;
+    if window.is_some_and(|it| !WINDOW.contains(&it)) {
+        return Err(wrong("since", &"it is from 1 to 3600 seconds"));
     }
+    let window = window.map(Duration::from_secs);
+    let sheet = replica.ledger.sheet(window, replica.clock.now());
+    Ok(match wants_text(&headers) {
+        true => describe_account(&sheet, window).into_response(),
+        false => Json(AccountView::of(&sheet, window)).into_response(),
+    })
 }
 
-async fn waterfall(State(replica): State<Arc<Replica>>) -> Json<TotalsView> {
-    Json(TotalsView::of(&replica.ledger.totals()))
+/// Whether a person is to read the answer.
+fn wants_text(headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT);
+    accept.is_some_and(|it| it.as_bytes().starts_with(b"text/plain"))
 }
 
 /// The settings in force: a baseline policy runs without affinity, whatever was set.

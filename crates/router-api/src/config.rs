@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use affinity::{Mode, Modes, Owner, Patience, SourceKind};
@@ -60,6 +61,17 @@ pub struct Config {
     pub expose_decision: bool,
     /// Whether a client may choose its target.
     pub allow_client_target: bool,
+    /// Whether decisions and outcomes are recorded on the bus.
+    pub records: bool,
+    /// Of how many decisions one is recorded whole; of the others, the place and the cheapest candidates.
+    pub records_whole_one_in: NonZeroU32,
+    /// A second policy, asked about every live decision: what it would have done is counted and has no effect.
+    #[serde(
+        deserialize_with = "shadow",
+        serialize_with = "shadow_name",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub shadow: Option<Policy>,
     /// When requests wait in the router, how many of them, and for how long.
     pub admission: AdmissionConfig,
     /// How long streams may take to end once the router is told to, in seconds.
@@ -83,6 +95,9 @@ impl Default for Config {
             usage_injection: true,
             expose_decision: true,
             allow_client_target: false,
+            records: true,
+            records_whole_one_in: NonZeroU32::new(100).expect("not zero"),
+            shadow: None,
             admission: AdmissionConfig::default(),
             drain_seconds: 8,
         }
@@ -154,6 +169,14 @@ fn rank_source_names<S: Serializer>(
 fn policy<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Policy, D::Error> {
     let name = String::deserialize(deserializer)?;
     name.parse().map_err(de::Error::custom)
+}
+
+fn shadow<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Policy>, D::Error> {
+    policy(deserializer).map(Some)
+}
+
+fn shadow_name<S: Serializer>(policy: &Option<Policy>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&policy.unwrap_or_default())
 }
 
 fn sources<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SourceKind>, D::Error> {

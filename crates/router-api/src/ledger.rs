@@ -1,4 +1,6 @@
-//! The last decisions, whole, and what came of them: what `explain` reads.
+//! The last decisions, whole, and what came of them: what `explain` reads. And what came of all.
+
+mod account;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,8 +8,11 @@ use std::time::Duration;
 
 use accounting::{Totals, Waterfall};
 use affinity::ConversationKey;
-use domain::DecisionId;
+use domain::{DecisionId, Timestamp};
 use routing::{Decision, Fault, Outcome, Seen};
+
+use self::account::Account;
+pub(crate) use self::account::Sheet;
 
 /// Decisions kept.
 const MAX_DECISIONS: usize = 10_000;
@@ -21,6 +26,8 @@ pub(crate) struct Entry {
     pub(crate) conversation: Option<ConversationKey>,
     /// Whether the request's tokens were known.
     pub(crate) tokens_known: bool,
+    /// Whether a request was to go there; else it was a dry run.
+    pub(crate) committed: bool,
     /// How long the request has waited for a target.
     pub(crate) queued: Duration,
     /// The failed attempt that this one follows.
@@ -57,7 +64,7 @@ struct Books {
     /// Oldest first.
     order: VecDeque<DecisionId>,
     candidates: usize,
-    totals: Totals,
+    account: Account,
 }
 
 impl Ledger {
@@ -80,13 +87,13 @@ impl Ledger {
         }
     }
 
-    /// Records what came of a decision.
-    pub(crate) fn close(&self, id: DecisionId, end: End) {
+    /// Records what came of a decision at `now`.
+    pub(crate) fn close(&self, decision: &Decision, end: End, now: Timestamp) {
         let mut books = self.lock();
         if let Some(waterfall) = &end.waterfall {
-            books.totals.add(waterfall);
+            books.account.add(decision, waterfall, now);
         }
-        if let Some(entry) = books.entries.get_mut(&id) {
+        if let Some(entry) = books.entries.get_mut(&decision.id) {
             entry.end = Some(end);
         }
     }
@@ -112,17 +119,48 @@ impl Ledger {
         books.entries.get(books.order.back()?).cloned()
     }
 
-    /// The last `limit` decisions, newest first.
-    pub(crate) fn recent(&self, limit: usize) -> Vec<Entry> {
+    /// The last `limit` decisions, newest first: those made before `before`, and not before `since`; with `committed` no
+    /// dry runs.
+    pub(crate) fn recent(
+        &self,
+        limit: usize,
+        before: Option<DecisionId>,
+        since: Option<Timestamp>,
+        committed: bool,
+    ) -> Vec<Entry> {
         let books = self.lock();
-        let newest = books.order.iter().rev().take(limit);
-        newest
-            .filter_map(|id| books.entries.get(id).cloned())
+        let newest = books.order.iter().rev();
+        let mut skipped = before;
+        let wanted = newest.filter(|id| {
+            let is_later = skipped.is_some();
+            if skipped == Some(**id) {
+                skipped = None;
+            }
+            !is_later
+        });
+        wanted
+            .filter_map(|id| books.entries.get(id))
+            .filter(|it| since.is_none_or(|since| since <= it.decision.at))
+            .filter(|it| it.committed || !committed)
+            .take(limit)
+            .cloned()
             .collect()
     }
 
+    /// How many decisions are kept.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().order.len()
+    }
+
+    /// The waterfall of all requests since the start.
     pub(crate) fn totals(&self) -> Totals {
-        self.lock().totals
+        self.sheet(None, Timestamp::ZERO).total
+    }
+
+    /// The waterfall of all requests since the start, or of those that ended in the `window` before `now`.
+    pub(crate) fn sheet(&self, window: Option<Duration>, now: Timestamp) -> Sheet {
+        let account = &self.lock().account;
+        window.map_or_else(|| account.whole(), |it| account.last(it, now))
     }
 
     fn lock(&self) -> MutexGuard<'_, Books> {
@@ -134,3 +172,6 @@ fn size(entry: &Entry) -> usize {
     let scores = entry.decision.scores().len();
     1 + entry.decision.snapshot.candidates.len() + scores
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use accounting::Waterfall;
-use domain::Usage;
+use accounting::{Parts, Waterfall};
+use domain::{Tokens, Usage};
 use prometheus::core::Collector;
 use prometheus::{
     Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
@@ -47,6 +47,8 @@ pub(crate) struct Metrics {
     pub(crate) unreadable: IntCounterVec,
     /// 1 where the router hashes other tokens than the engines compute, by model.
     pub(crate) token_mismatch: IntGaugeVec,
+    /// Decisions and outcomes that were not recorded, by topic.
+    pub(crate) records_dropped: IntCounterVec,
     /// Changes of reservations that peers were not told.
     pub(crate) unpublished: IntCounter,
     pub(crate) queue: QueueMetrics,
@@ -189,7 +191,11 @@ impl EndMetrics {
         Usage { cached, ..told }
     }
 
+    /// Counts a row of the waterfall. Together the sums are those of the ledger: of what `index_error` has in tokens beyond
+    /// the promise, which a counter cannot take off, `unpromised` is the sum.
     pub(crate) fn waterfall(&self, row: &Waterfall) {
+        let parts = row.parts();
+        let if_measured = |it: Tokens| row.realised().map_or(Tokens::ZERO, |_| it);
         let levels = [
             ("isl", row.isl()),
             ("ceiling", row.ceiling()),
@@ -198,11 +204,15 @@ impl EndMetrics {
             ("ready", row.ready()),
             ("chosen", row.chosen()),
             ("realised", row.realised().unwrap_or_default()),
+            ("sub_block", row.sub_block()),
+            ("unpromised", unpromised(&parts)),
+            // What `realised` may be held against: where engines do not say it, it is not zero but unknown.
+            ("measured_ceiling", if_measured(row.ceiling())),
+            ("measured_isl", if_measured(row.isl())),
         ];
         for (kind, tokens) in levels {
             self.tokens.with_label_values(&[kind]).inc_by(tokens.get());
         }
-        let parts = row.parts();
         let error = parts.index_error.unwrap_or(0);
         let causes = [
             ("cold", parts.cold.get()),
@@ -218,6 +228,12 @@ impl EndMetrics {
             self.lost.with_label_values(&[cause]).inc_by(tokens);
         }
     }
+}
+
+/// Tokens that an engine found beyond what the index promised.
+fn unpromised(parts: &Parts) -> Tokens {
+    let error = parts.index_error.unwrap_or(0);
+    Tokens::new(u64::try_from(-error).unwrap_or(0))
 }
 
 impl Metrics {
@@ -280,6 +296,7 @@ impl Metrics {
                 "1 where engines cache what the index does not know",
                 &["model"],
             )?,
+            records_dropped: records_dropped(registry)?,
             unpublished: counter(
                 "rankway_reservations_unpublished_total",
                 "Reservations that peers were not told",
@@ -289,6 +306,14 @@ impl Metrics {
             ends: EndMetrics::new(registry)?,
         })
     }
+}
+
+fn records_dropped(registry: &Registry) -> Result<IntCounterVec, prometheus::Error> {
+    let opts = Opts::new(
+        "rankway_records_dropped_total",
+        "Decisions and outcomes that the bus did not take, by topic",
+    );
+    registered(registry, IntCounterVec::new(opts, &["topic"])?)
 }
 
 fn no_adapter(registry: &Registry) -> Result<IntCounter, prometheus::Error> {
@@ -318,7 +343,7 @@ fn drain_followed(registry: &Registry) -> Result<Histogram, prometheus::Error> {
     seconds(registry, name, help)
 }
 
-fn registered<C: Collector + Clone + 'static>(
+pub(crate) fn registered<C: Collector + Clone + 'static>(
     registry: &Registry,
     collector: C,
 ) -> Result<C, prometheus::Error> {

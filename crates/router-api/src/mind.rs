@@ -94,6 +94,13 @@ impl Ids {
         }
     }
 
+    /// Whether a decision's id is one of these.
+    pub(crate) fn made(&self, id: DecisionId) -> bool {
+        let next = u128::from(self.next.load(Ordering::Relaxed));
+        let first = u128::from(self.instance) << 64;
+        (first..first + next).contains(&id.get())
+    }
+
     /// The next decision's id and the seed it may draw from.
     pub(crate) fn next(&self) -> (DecisionId, u64) {
         let number = self.next.fetch_add(1, Ordering::Relaxed);

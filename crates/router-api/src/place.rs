@@ -134,7 +134,9 @@ impl<'a> Placing<'a> {
         }
         self.replica
             .remember_place(self.intake, self.blocks, &turn.decision);
-        self.record(&turn.decision);
+        let entry = self.record(&turn.decision, true);
+        self.replica.records.decided(&entry);
+        self.replica.shadow.decided(&turn.decision);
         Ok(turn)
     }
 
@@ -148,7 +150,7 @@ impl<'a> Placing<'a> {
         let mut decision = decided.map_err(refused)?;
         self.note_silence(&mut decision);
         let decision = Arc::new(decision);
-        self.record(&decision);
+        self.record(&decision, false);
         Ok(decision)
     }
 
@@ -349,7 +351,7 @@ impl<'a> Placing<'a> {
         }
     }
 
-    fn record(&self, decision: &Arc<Decision>) {
+    fn record(&self, decision: &Arc<Decision>, committed: bool) -> Entry {
         let tokens_known = !self.blocks.hashes.is_empty();
         for missing in &decision.degraded {
             let name = degraded_name(*missing, tokens_known);
@@ -362,15 +364,18 @@ impl<'a> Placing<'a> {
         {
             self.replica.metrics.excursions.inc();
         }
-        self.replica.ledger.open(Entry {
+        let entry = Entry {
             decision: decision.clone(),
             conversation: self.intake.conversation.clone(),
             tokens_known,
+            committed,
             queued: self.queued,
             retry_of: self.retry_of,
             judged: None,
             end: None,
-        });
+        };
+        self.replica.ledger.open(entry.clone());
+        entry
     }
 }
 

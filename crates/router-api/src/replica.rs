@@ -33,6 +33,8 @@ use crate::metrics::{Metrics, UNKNOWN_MODEL};
 use crate::mind::{Ids, Mind};
 use crate::mismatch::MismatchWatch;
 use crate::openai::Fields;
+use crate::records::Records;
+use crate::shadow::Shadow;
 use crate::tenant::Tenants;
 
 /// How long index and affinity store may take before a decision is made without them.
@@ -67,6 +69,8 @@ pub(crate) struct Replica {
     pub(crate) leases: Arc<Leases>,
     pub(crate) evidence: Evidence,
     pub(crate) ledger: Ledger,
+    pub(crate) records: Records,
+    pub(crate) shadow: Shadow,
     pub(crate) bodies: Budget,
     /// Requests for which no target has room.
     pub(crate) admission: Admission,

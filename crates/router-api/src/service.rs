@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use bus::Bus;
 use contracts::rpc::{Affinity, Dispatch, Index};
 use domain::InstanceId;
-use routing::Router;
+use routing::{Decision, Router};
 use service_kit::{CancellationToken, Context, ListenError};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -29,9 +29,13 @@ use crate::metrics::Metrics;
 use crate::mind::{Ids, Mind};
 use crate::mismatch::MismatchWatch;
 use crate::outcome::Committed;
+use crate::records::{News, Records};
 use crate::replica::Replica;
+use crate::shadow::Shadow;
 use crate::tenant::{InvalidTenants, Tenants};
-use crate::{admin, admission, bindings, drain, emptied, follow, identity, presence, public};
+use crate::{
+    admin, admission, bindings, drain, emptied, follow, identity, presence, public, records, shadow,
+};
 
 /// How long peers and the affinity store may take to hear the last of it.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -44,6 +48,9 @@ pub struct RouterApi {
     replica: Arc<Replica>,
     lanes: Lanes,
     watches: mpsc::Receiver<Watch>,
+    news: mpsc::Receiver<News>,
+    /// What the policy in the shadow is to be asked about.
+    compared: mpsc::Receiver<Arc<Decision>>,
 }
 
 /// Why the router cannot start.
@@ -117,6 +124,8 @@ impl RouterApi {
         let metrics = Metrics::new(&context.registry)?;
         let (leases, lanes) = Leases::new(metrics.untold.clone());
         let (evidence, watches) = Evidence::new(metrics.ranks.unwatched.clone());
+        let (records, news) = Records::new(config.records, metrics.records_dropped.clone());
+        let (shadow, compared) = Shadow::new(config.shadow, &context.registry)?;
         let mut router = Router::new(instance.clone(), config.mind());
         router.set_rank_sources(config.sources());
         let tenants = Tenants::new(
@@ -145,6 +154,8 @@ impl RouterApi {
             leases: Arc::new(leases),
             evidence,
             ledger: Ledger::default(),
+            records,
+            shadow,
             bodies: Budget::default(),
             mismatch: MismatchWatch::new(metrics.token_mismatch.clone()),
             metrics,
@@ -159,6 +170,8 @@ impl RouterApi {
             replica: Arc::new(replica),
             lanes,
             watches,
+            news,
+            compared,
         })
     }
 
@@ -180,6 +193,8 @@ impl RouterApi {
             replica,
             lanes,
             watches,
+            news,
+            compared,
         } = self;
         let store = Store::new(replica.affinity.clone(), replica.metrics.untold.clone());
         let closing = CancellationToken::new();
@@ -190,8 +205,15 @@ impl RouterApi {
             bus.clone(),
             closing.clone(),
         ));
+        notes.spawn(records::publish(
+            replica.clone(),
+            news,
+            bus.clone(),
+            closing.clone(),
+        ));
         let committed = Arc::new(Committed::new(replica.clone()));
         let mut tasks = background(&replica, &bus, store, watches);
+        tasks.spawn(shadow::serve(replica.clone(), compared));
         tasks.spawn(admission::serve(replica.clone(), shutdown.clone()));
         tasks.spawn(committed.clone().sweep());
         info!(%local_addr, policy = %replica.config.policy, "listening");

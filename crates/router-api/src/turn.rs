@@ -293,7 +293,8 @@ impl Turn {
         let id = self.decision.id;
         let replica = &self.replica;
         let learnt = self.learnt(&outcome);
-        let waterfall = replica.mind.lock().finish(id, &learnt, replica.clock.now());
+        let now = replica.clock.now();
+        let waterfall = replica.mind.lock().finish(id, &learnt, now);
         if !self.is_hearsay {
             self.notice_silence(&outcome);
         }
@@ -302,7 +303,8 @@ impl Turn {
             replica.metrics.ends.waterfall(waterfall);
         }
         let end = End { outcome, waterfall };
-        replica.ledger.close(id, end);
+        replica.ledger.close(&self.decision, end, now);
+        replica.records.ended(&self.decision, end, now);
     }
 
     /// What others' requests may be placed by: of hearsay neither a failure nor how fast a worker is.

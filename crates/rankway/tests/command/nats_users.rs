@@ -282,7 +282,16 @@ async fn no_user_may_write_what_is_another_services() {
             "adapter",
             [own("fleet/adapter-1"), own("fleet/w1"), all("incarnations")].concat(),
         ),
-        ("router", [all("drains"), own("fleet/router-1")].concat()),
+        (
+            "router",
+            [
+                own("decisions"),
+                all("drains"),
+                own("fleet/router-1"),
+                own("outcomes"),
+            ]
+            .concat(),
+        ),
     ];
     for program in programs() {
         let server = Server::start(&program).await;

@@ -1,12 +1,13 @@
 //! One decision with everything it weighed.
 
 use domain::{Target, Tokens};
-use placement::{Candidate, Place, Scored};
+use placement::{Candidate, Choice, Place, Scored};
 use routing::{Decision, Fault, Outcome};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::names;
 use super::waterfall::WaterfallView;
+use super::why_not::WhyNotView;
 use crate::ledger::{Entry, Judged};
 use crate::place::degraded_name;
 use crate::run::shown;
@@ -41,11 +42,36 @@ pub(crate) struct DecisionView {
     pub(super) index_age_seconds: Option<f64>,
     /// What the policy preferred, also where a binding overruled it.
     pub(super) policy_choice: Option<String>,
+    /// How far the cheapest candidate was ahead of the next.
+    pub(super) margin: Option<MarginView>,
+    pub(super) ties: Option<TiesView>,
     pub(super) candidates: Vec<CandidateView>,
+    /// Why it did not go elsewhere, where that was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) why_not: Option<WhyNotView>,
     /// What has shown where it ran.
     pub(super) ran: Option<RanView>,
     pub(super) outcome: Option<OutcomeView>,
     pub(super) waterfall: Option<WaterfallView>,
+}
+
+/// The two cheapest candidates that could be chosen.
+#[derive(Serialize)]
+pub(super) struct MarginView {
+    pub(super) cheapest: String,
+    pub(super) second: String,
+    /// By how much the second is dearer.
+    pub(super) seconds: f64,
+    /// By how much the place is dearer than the cheapest; none where it has no price.
+    pub(super) over_cheapest_seconds: Option<f64>,
+}
+
+/// Candidates that were as good as equal for the policy.
+#[derive(Serialize)]
+pub(super) struct TiesView {
+    pub(super) among: u32,
+    /// What decided between them.
+    pub(super) decided: &'static str,
 }
 
 #[derive(Serialize)]
@@ -75,17 +101,20 @@ pub(super) struct CandidateView {
 
 #[derive(Serialize)]
 pub(super) struct CostView {
-    total_seconds: f64,
-    credited_tokens: u64,
-    uncached_tokens: u64,
-    pending_seconds: f64,
-    miss_seconds: f64,
-    delay_seconds: f64,
-    transfer_seconds: f64,
-    lockstep_seconds: f64,
-    decode_seconds: f64,
-    capacity_seconds: f64,
-    obligation_seconds: f64,
+    pub(super) total_seconds: f64,
+    pub(super) credited_tokens: u64,
+    pub(super) uncached_tokens: u64,
+    /// What sums to the total, by name; each a member `NAME_seconds`.
+    #[serde(flatten, serialize_with = "in_seconds")]
+    pub(super) terms: Vec<(&'static str, f64)>,
+}
+
+fn in_seconds<S: Serializer>(terms: &[(&str, f64)], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(
+        terms
+            .iter()
+            .map(|(name, it)| (format!("{name}_seconds"), it)),
+    )
 }
 
 /// Where it ran, and what was wrong with that.
@@ -115,6 +144,7 @@ impl DecisionView {
             &decision.place;
         let candidates = decision.snapshot.candidates.iter();
         let degraded = decision.degraded.iter();
+        let choice = decision.choice.as_ref().ok();
         Self {
             id: decision.id.to_string(),
             at_seconds: decision.at.as_secs_f64(),
@@ -142,7 +172,10 @@ impl DecisionView {
             queued_seconds: entry.queued.as_secs_f64(),
             retry_of: entry.retry_of.map(|id| id.to_string()),
             index_age_seconds: decision.index_age.map(|it| it.as_secs_f64()),
-            policy_choice: decision.choice.as_ref().ok().map(names::choice),
+            policy_choice: choice.map(|it| names::place(&it.place)),
+            margin: MarginView::of(decision),
+            ties: choice.and_then(TiesView::of),
+            why_not: None,
             candidates: candidates
                 .map(|it| CandidateView::of(it, decision))
                 .collect(),
@@ -184,45 +217,49 @@ impl CandidateView {
     }
 }
 
-/// A term of a cost by its name.
-type Term = (&'static str, fn(&CostView) -> f64);
-
 impl CostView {
-    /// The terms that sum to the total, in seconds.
-    pub(super) const TERMS: [Term; 8] = [
-        ("pending", |it| it.pending_seconds),
-        ("miss", |it| it.miss_seconds),
-        ("delay", |it| it.delay_seconds),
-        ("transfer", |it| it.transfer_seconds),
-        ("lockstep", |it| it.lockstep_seconds),
-        ("decode", |it| it.decode_seconds),
-        ("capacity", |it| it.capacity_seconds),
-        ("obligation", |it| it.obligation_seconds),
-    ];
-
-    pub(super) const fn total(&self) -> f64 {
-        self.total_seconds
-    }
-
-    pub(super) const fn uncached(&self) -> u64 {
-        self.uncached_tokens
-    }
-
     fn of(scored: &Scored) -> Self {
-        let terms = &scored.terms;
         Self {
             total_seconds: scored.cost,
-            credited_tokens: terms.credited.get(),
-            uncached_tokens: terms.uncached.get(),
-            pending_seconds: terms.pending,
-            miss_seconds: terms.miss,
-            delay_seconds: terms.delay,
-            transfer_seconds: terms.transfer,
-            lockstep_seconds: terms.lockstep,
-            decode_seconds: terms.decode,
-            capacity_seconds: terms.capacity,
-            obligation_seconds: terms.obligation,
+            credited_tokens: scored.terms.credited.get(),
+            uncached_tokens: scored.terms.uncached.get(),
+            terms: scored.terms.named().to_vec(),
         }
+    }
+}
+
+impl MarginView {
+    fn of(decision: &Decision) -> Option<Self> {
+        let mut sorted: Vec<&Scored> = decision.scores().iter().collect();
+        sorted.sort_by(|a, b| a.cost.total_cmp(&b.cost));
+        let [cheapest, second, ..] = sorted[..] else {
+            return None;
+        };
+        let place = decision.reserved_at();
+        let own = sorted.iter().find(|it| Some(&it.target) == place);
+        Some(Self {
+            cheapest: cheapest.target.to_string(),
+            second: second.target.to_string(),
+            seconds: second.cost - cheapest.cost,
+            over_cheapest_seconds: own.map(|it| it.cost - cheapest.cost),
+        })
+    }
+}
+
+impl TiesView {
+    fn of(choice: &Choice) -> Option<Self> {
+        use placement::Reason as By;
+        let (among, decided) = match choice.reason {
+            By::LeastCost => (1, "its cost"),
+            By::NearTie { among } => (
+                among,
+                "fewest obligations, then two drawn by the seed: rarer blocks, less busy",
+            ),
+            By::Hinted { among } => (among, "the request's hint"),
+            By::Rendezvous { among } => (among, "the conversation's own order"),
+            _ => return None,
+        };
+        Some(Self { among, decided })
     }
 }
 

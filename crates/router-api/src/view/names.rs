@@ -1,18 +1,18 @@
 //! Names of variants in JSON. Part of the API: they outlive the variants' own.
 
 use affinity::{Evidence, MoveReason};
-use domain::{EngineKind, RankControl};
-use placement::{Barred, Choice, Place};
+use domain::{EngineKind, RankControl, TargetState};
+use placement::{Barred, Place};
 use routing::{BindingAction, Reason, Status};
 
-pub(super) fn choice(choice: &Choice) -> String {
-    match &choice.place {
+pub(crate) fn place(place: &Place) -> String {
+    match place {
         Place::Target(target) => target.to_string(),
         Place::Worker { worker, epoch } => format!("{worker}#{epoch}"),
     }
 }
 
-pub(super) fn reason(reason: Reason) -> String {
+pub(crate) fn reason(reason: Reason) -> String {
     match reason {
         Reason::Policy(by) => by.to_string(),
         Reason::Bound => "bound".to_owned(),
@@ -23,7 +23,18 @@ pub(super) fn reason(reason: Reason) -> String {
     }
 }
 
-pub(super) fn binding(action: BindingAction) -> String {
+/// A reason without the number of those that it chose from.
+pub(crate) fn reason_kind(by: Reason) -> String {
+    let mut name = reason(by);
+    if let Some((kind, among)) = name.rsplit_once("_of_")
+        && among.bytes().all(|it| it.is_ascii_digit())
+    {
+        name.truncate(kind.len());
+    }
+    name
+}
+
+pub(crate) fn binding(action: BindingAction) -> String {
     match action {
         BindingAction::None => "none".to_owned(),
         BindingAction::Create => "create".to_owned(),
@@ -33,7 +44,7 @@ pub(super) fn binding(action: BindingAction) -> String {
     }
 }
 
-pub(super) const fn engine(engine: EngineKind) -> &'static str {
+pub(crate) const fn engine(engine: EngineKind) -> &'static str {
     match engine {
         EngineKind::Vllm => "vllm",
         EngineKind::Sglang => "sglang",
@@ -42,7 +53,7 @@ pub(super) const fn engine(engine: EngineKind) -> &'static str {
     }
 }
 
-pub(super) const fn rank_control(control: RankControl) -> &'static str {
+pub(crate) const fn rank_control(control: RankControl) -> &'static str {
     match control {
         RankControl::Strict => "strict",
         RankControl::FirstTurn => "first_turn",
@@ -50,7 +61,7 @@ pub(super) const fn rank_control(control: RankControl) -> &'static str {
     }
 }
 
-pub(super) const fn barred(barred: Barred) -> &'static str {
+pub(crate) const fn barred(barred: Barred) -> &'static str {
     match barred {
         Barred::Tried => "tried",
         Barred::NoAdapter => "no_adapter",
@@ -58,7 +69,29 @@ pub(super) const fn barred(barred: Barred) -> &'static str {
     }
 }
 
-pub(super) const fn status(status: Status) -> &'static str {
+/// Why a barred target was left out, in words.
+pub(crate) const fn why_barred(barred: Barred) -> &'static str {
+    match barred {
+        Barred::Tried => "this request had failed there already",
+        Barred::NoAdapter => "no adapter of its worker was reached",
+        Barred::FailedLately => "requests had failed there within 10 s",
+    }
+}
+
+/// Why a target of that state took nothing, or was believed less, in words.
+pub(crate) const fn why_state(state: TargetState) -> Option<&'static str> {
+    match state {
+        TargetState::Ready | TargetState::Partial => None,
+        TargetState::Suspect => {
+            Some("events of it were missing, so that half of what it holds counted")
+        }
+        TargetState::Warming => Some("it was starting and took nothing yet"),
+        TargetState::Draining | TargetState::Leaving => Some("it was drained and took nothing new"),
+        TargetState::Gone => Some("it was gone"),
+    }
+}
+
+pub(crate) const fn status(status: Status) -> &'static str {
     match status {
         Status::Served => "served",
         Status::Refused => "refused",
@@ -71,7 +104,7 @@ pub(super) const fn status(status: Status) -> &'static str {
     }
 }
 
-pub(super) const fn evidence(evidence: Evidence) -> &'static str {
+pub(crate) const fn evidence(evidence: Evidence) -> &'static str {
     match evidence {
         Evidence::None => "none",
         Evidence::Asked => "asked",
@@ -80,7 +113,7 @@ pub(super) const fn evidence(evidence: Evidence) -> &'static str {
     }
 }
 
-pub(super) const fn moved(why: MoveReason) -> &'static str {
+pub(crate) const fn moved(why: MoveReason) -> &'static str {
     match why {
         MoveReason::Fenced => "fenced",
         MoveReason::Gone => "gone",

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use super::DecisionView;
-use super::decision::{CandidateView, CostView, RanView};
+use super::decision::{CandidateView, RanView, TiesView};
+use super::why_not::WhyNotView;
 
 /// Renders the whole decision: where the request went and why, what came of it, and every candidate with
 /// every term of its cost, dearest last.
@@ -12,6 +13,7 @@ pub(crate) fn describe(decision: &DecisionView) -> String {
     // Writing to a String cannot fail.
     let _ = heading(&mut text, decision);
     let _ = outcome(&mut text, decision);
+    let _ = comparison(&mut text, decision);
     let _ = candidates(&mut text, decision);
     text
 }
@@ -87,8 +89,70 @@ fn ran(text: &mut String, ran: &RanView) -> std::fmt::Result {
     }
 }
 
+/// How close it was, and why not elsewhere.
+fn comparison(text: &mut String, decision: &DecisionView) -> std::fmt::Result {
+    if let Some(margin) = &decision.margin {
+        write!(
+            text,
+            "{} was cheapest, by {} before {}",
+            margin.cheapest,
+            milliseconds(Some(margin.seconds * 1e3)),
+            margin.second,
+        )?;
+        let over = margin.over_cheapest_seconds.filter(|it| 0.0 < *it);
+        match over {
+            Some(over) => writeln!(
+                text,
+                "; it went where it cost {} more",
+                milliseconds(Some(over * 1e3))
+            )?,
+            None => writeln!(text)?,
+        }
+    }
+    match &decision.ties {
+        Some(TiesView { among: 1, .. }) => writeln!(text, "no other was as good as equal")?,
+        Some(TiesView { among, decided }) => {
+            writeln!(
+                text,
+                "{among} were as good as equal; what decided: {decided}"
+            )?;
+        }
+        None => {}
+    }
+    match &decision.why_not {
+        Some(why_not) => self::why_not(text, why_not),
+        None => Ok(()),
+    }
+}
+
+fn why_not(text: &mut String, why_not: &WhyNotView) -> std::fmt::Result {
+    let target = &why_not.target;
+    writeln!(text, "\nwhy not {target}:")?;
+    for because in &why_not.because {
+        writeln!(text, "  {because}")?;
+    }
+    if let (Some(dearer), Some(against)) = (why_not.dearer_seconds, &why_not.against) {
+        let (than, dearer) = match dearer < 0.0 {
+            true => ("less than", -dearer),
+            false => ("more than", dearer),
+        };
+        let dearer = milliseconds(Some(dearer * 1e3));
+        writeln!(text, "  it cost {dearer} {than} {against}:")?;
+        for term in why_not.terms.iter().filter(|it| it.dearer_seconds != 0.0) {
+            let name = term.name;
+            let milliseconds = term.dearer_seconds * 1e3;
+            writeln!(text, "    {name:<12} {milliseconds:>+10.1} ms")?;
+        }
+    }
+    Ok(())
+}
+
 fn candidates(text: &mut String, decision: &DecisionView) -> std::fmt::Result {
-    let price = |it: &CandidateView| it.cost.as_ref().map_or(f64::INFINITY, CostView::total);
+    let price = |it: &CandidateView| {
+        it.cost
+            .as_ref()
+            .map_or(f64::INFINITY, |cost| cost.total_seconds)
+    };
     let mut sorted: Vec<&CandidateView> = decision.candidates.iter().collect();
     sorted.sort_by(|a, b| price(a).total_cmp(&price(b)));
     let width = sorted
@@ -102,7 +166,9 @@ fn candidates(text: &mut String, decision: &DecisionView) -> std::fmt::Result {
         "\n  {:<width$} {:>9} {:>8} {:>9} {:>8} {:>6} {:>9}   cost ms =",
         "target", "state", "held", "in flight", "pending", "active", "computed"
     )?;
-    let names = CostView::TERMS.map(|(name, _)| name);
+    let priced = decision.candidates.iter().find_map(|it| it.cost.as_ref());
+    let terms = priced.map_or(&[][..], |it| &it.terms);
+    let names: Vec<&str> = terms.iter().map(|it| it.0).collect();
     writeln!(text, " {}", names.join(" + "))?;
     for it in sorted {
         let mark = if it.chosen { '*' } else { ' ' };
@@ -118,12 +184,13 @@ fn candidates(text: &mut String, decision: &DecisionView) -> std::fmt::Result {
         )?;
         match &it.cost {
             Some(cost) => {
-                let terms = CostView::TERMS.map(|(_, term)| format!("{:.1}", term(cost) * 1e3));
-                let total = cost.total() * 1e3;
+                let terms = cost.terms.iter();
+                let terms: Vec<String> = terms.map(|it| format!("{:.1}", it.1 * 1e3)).collect();
+                let total = cost.total_seconds * 1e3;
                 writeln!(
                     text,
                     " {:>9} {total:>9.1} = {}",
-                    cost.uncached(),
+                    cost.uncached_tokens,
                     terms.join(" + ")
                 )?;
             }

@@ -38,7 +38,7 @@ struct PartsView {
 
 /// The waterfall of all requests since the start.
 #[derive(Serialize)]
-pub(crate) struct TotalsView {
+pub(super) struct TotalsView {
     measured: SumsView,
     unmeasured: SumsView,
     rank_unknown: u64,
@@ -114,7 +114,7 @@ impl PartsView {
 }
 
 impl TotalsView {
-    pub(crate) fn of(totals: &Totals) -> Self {
+    pub(super) fn of(totals: &Totals) -> Self {
         Self {
             measured: SumsView::of(&totals.measured, true),
             unmeasured: SumsView::of(&totals.unmeasured, false),

@@ -3,12 +3,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod account;
 mod admission;
 mod client;
 mod conversations;
 mod dispatch;
 mod edges;
 mod engine;
+mod explained;
 mod index;
 mod isolation;
 mod operator;
@@ -16,7 +18,9 @@ mod outcome;
 mod owner;
 mod passing;
 mod ranks;
+mod records;
 mod replicas;
+mod shadow;
 mod sources;
 mod steering;
 mod tenants;

@@ -65,8 +65,17 @@ impl World {
 
     /// A router before these workers, once it is ready.
     pub(crate) async fn of(config: Config, workers: Vec<WorkerConfig>) -> Self {
+        let bus = Arc::new(MemoryBus::new(&topics::LAYOUT));
+        Self::over(bus, config, workers).await
+    }
+
+    /// The same over a bus that a test has made.
+    pub(crate) async fn over(
+        bus: Arc<dyn Bus>,
+        config: Config,
+        workers: Vec<WorkerConfig>,
+    ) -> Self {
         let expected = workers.len();
-        let bus: Arc<dyn Bus> = Arc::new(MemoryBus::new(&topics::LAYOUT));
         let health = Health::default();
         let context = Context {
             registry: prometheus::Registry::new(),
