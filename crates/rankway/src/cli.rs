@@ -1,6 +1,7 @@
 //! The command line: words, flags and their help.
 
 mod fake_engine;
+mod look;
 mod operate;
 mod service;
 mod values;
@@ -17,15 +18,16 @@ use placement::{Policies, Policy};
 use worker_adapter::EngineUrl;
 
 pub(crate) use self::fake_engine::FakeEngineArgs;
+pub(crate) use self::look::{
+    DecisionsArgs, DecisionsCommand, ExplainArgs, ShadowArgs, WaterfallArgs,
+};
 pub(crate) use self::operate::{
     BindingsArgs, BindingsCommand, DrainArgs, ExportArgs, FilterArgs, LookArgs, LookCommand,
     MoveArgs,
 };
 pub(crate) use self::service::{IndexerArgs, ServiceArgs, Serving};
 pub(crate) use self::values::distinct;
-use self::values::{
-    address, admin_url, bus_url, decision_id, number, policies, rank_source, whole,
-};
+use self::values::{address, admin_url, bus_url, number, policies, rank_source, whole};
 use crate::failure::Failure;
 use crate::{alone, config, demo, explain, index, replay, up};
 
@@ -81,6 +83,12 @@ enum Command {
     Replay(ReplayArgs),
     /// Say why a request went where it went
     Explain(ExplainArgs),
+    /// Say where cacheable tokens went: to memory, to the router, to a stale index, or to ranks that took nothing
+    Waterfall(WaterfallArgs),
+    /// Say what the policy in the shadow (router.shadow) would have done
+    Shadow(ShadowArgs),
+    /// Export the decisions of a running router, to be replayed
+    Decisions(DecisionsArgs),
     /// Look into the prefix index of a running `rankway up`
     Index(IndexArgs),
     /// List, export or import the bindings of a running `rankway up`
@@ -293,18 +301,6 @@ pub(crate) struct ReplayArgs {
 }
 
 #[derive(Args)]
-pub(crate) struct ExplainArgs {
-    /// A decision's id (header x-rankway-decision), or `last`
-    #[arg(value_name = "ID", value_parser = decision_id)]
-    pub(crate) id: String,
-    #[command(flatten)]
-    pub(crate) admin: AdminArgs,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Args)]
 pub(crate) struct IndexArgs {
     #[command(subcommand)]
     pub(crate) command: IndexCommand,
@@ -399,7 +395,10 @@ impl Cli {
             Command::Setup(args) => crate::setup::run(&args),
             Command::FakeEngine(args) => crate::fake_engine::run(args),
             Command::Replay(args) => replay::run(args),
-            Command::Explain(args) => explain::run(args),
+            Command::Explain(args) => explain::run(&args),
+            Command::Waterfall(args) => explain::waterfall(&args),
+            Command::Shadow(args) => explain::shadow(&args),
+            Command::Decisions(args) => crate::decisions::run(&args),
             Command::Index(args) => index::run(args),
             Command::Bindings(args) => crate::operate::bindings(args),
             Command::Workers(args) => crate::operate::workers(args),

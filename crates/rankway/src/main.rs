@@ -4,6 +4,7 @@ mod alone;
 mod cli;
 mod client;
 mod config;
+mod decisions;
 mod demo;
 mod explain;
 mod failure;

@@ -13,6 +13,7 @@ use service_kit::CancellationToken;
 use tokio::time::Instant;
 
 use crate::cli::{ReplayArgs, check_fleet, distinct};
+use crate::decisions;
 use crate::failure::Failure;
 use crate::report::{Comparison, PolicyReport, Quantiles, print_json, print_line};
 
@@ -28,6 +29,9 @@ const MAX_RUNNING: u32 = 256;
 
 /// Runs the command. An interrupt leaves the computation behind, to end with the process.
 pub(crate) fn run(args: ReplayArgs) -> Result<(), Failure> {
+    if decisions::are_in(&args.trace) {
+        return decisions::replay(&args.trace, &distinct(&args.policy), args.json);
+    }
     let runtime = crate::runtime()?;
     let ended = runtime.block_on(async {
         let stop = CancellationToken::new();

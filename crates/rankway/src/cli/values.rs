@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use affinity::{Owner, UnknownOwner};
 use domain::{DecisionId, WorkerId};
@@ -38,6 +39,25 @@ pub(super) fn number(range: RangeInclusive<f64>) -> impl Fn(&str) -> Result<f64,
         let (least, most) = (range.start(), range.end());
         number.ok_or_else(|| format!("write a number between {least} and {most}"))
     }
+}
+
+/// A span of time: a whole number of seconds (s), minutes (m), hours (h) or days (d), from a second to a year.
+pub(super) fn span(text: &str) -> Result<Duration, String> {
+    let read = || {
+        let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+        let seconds = match unit {
+            "s" => 1,
+            "m" => 60,
+            "h" => 3_600,
+            "d" => 86_400,
+            _ => return None,
+        };
+        let seconds = number.parse::<u64>().ok()?.checked_mul(seconds)?;
+        (1..=365 * 86_400)
+            .contains(&seconds)
+            .then(|| Duration::from_secs(seconds))
+    };
+    read().ok_or_else(|| "write a number and s, m, h or d, such as 10m".to_owned())
 }
 
 /// A decision's id, or `last`.

@@ -15,6 +15,9 @@ const COMMANDS: &[&[&str]] = &[
     &["fake-engine"],
     &["replay"],
     &["explain"],
+    &["waterfall"],
+    &["shadow"],
+    &["decisions", "export"],
     &["index", "verify"],
     &["bindings", "ls"],
     &["bindings", "export"],
@@ -39,6 +42,8 @@ const OPEN: &[&str] = &[
     "--to",
     "--tenant",
     "--model",
+    "--since",
+    "--why-not",
 ];
 
 /// Each option with its text in one line.

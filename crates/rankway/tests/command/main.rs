@@ -7,6 +7,7 @@ mod config_check;
 mod content;
 mod conversation;
 mod crash;
+mod decisions;
 mod demo;
 mod endpoints;
 mod engines;
