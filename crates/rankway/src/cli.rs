@@ -4,6 +4,7 @@ mod fake_engine;
 mod look;
 mod operate;
 mod service;
+mod sim;
 mod values;
 
 use std::net::SocketAddr;
@@ -26,6 +27,7 @@ pub(crate) use self::operate::{
     MoveArgs,
 };
 pub(crate) use self::service::{IndexerArgs, ServiceArgs, Serving};
+pub(crate) use self::sim::SimArgs;
 pub(crate) use self::values::distinct;
 use self::values::{address, admin_url, bus_url, number, policies, rank_source, whole};
 use crate::failure::Failure;
@@ -81,6 +83,8 @@ enum Command {
     FakeEngine(FakeEngineArgs),
     /// Replay a trace in Mooncake format through routing policies, in simulated time
     Replay(ReplayArgs),
+    /// Compare routing policies over workloads, in simulated time
+    Sim(SimArgs),
     /// Say why a request went where it went
     Explain(ExplainArgs),
     /// Say where cacheable tokens went: to memory, to the router, to a stale index, or to ranks that took nothing
@@ -395,6 +399,7 @@ impl Cli {
             Command::Setup(args) => crate::setup::run(&args),
             Command::FakeEngine(args) => crate::fake_engine::run(args),
             Command::Replay(args) => replay::run(args),
+            Command::Sim(args) => crate::sim::run(args),
             Command::Explain(args) => explain::run(&args),
             Command::Waterfall(args) => explain::waterfall(&args),
             Command::Shadow(args) => explain::shadow(&args),

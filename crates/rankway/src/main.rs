@@ -17,6 +17,7 @@ mod replay;
 mod report;
 mod settings;
 mod setup;
+mod sim;
 mod up;
 
 use std::process::ExitCode;

@@ -245,7 +245,8 @@ impl Comparison {
     }
 }
 
-fn human_ms(ms: f64) -> String {
+/// Milliseconds as people read them.
+pub(crate) fn human_ms(ms: f64) -> String {
     if ms >= 10_000.0 {
         format!("{:.1} s", ms / 1e3)
     } else {

@@ -19,8 +19,10 @@ pub struct Named {
     pub about: &'static str,
     /// Where its requests come from.
     pub source: Source,
-    /// The fleet that it is meant for, and what goes wrong there; under our policy, with one router.
+    /// The fleet that it is meant for, what goes wrong there, and the policy that it shows.
     pub setting: fn() -> Setting,
+    /// Whether it is there to compare policies, rather than to show what one comes to.
+    pub compares: bool,
 }
 
 /// Where a workload's requests come from.
@@ -61,6 +63,7 @@ pub static CATALOGUE: &[Named] = &[
             draw: |requests, seed| agentx(TREES, requests).draw(seed),
         },
         setting: fleets::agentx,
+        compares: true,
     },
     Named {
         name: "W2",
@@ -70,30 +73,35 @@ pub static CATALOGUE: &[Named] = &[
             draw: |requests, seed| codex(CODEX_SESSIONS, requests).draw(seed),
         },
         setting: fleets::codex,
+        compares: true,
     },
     Named {
         name: "W3-conversation",
         about: "the Mooncake conversation trace, caches of 30 % on 8 ranks",
         source: Source::File("mooncake_conversation_trace.jsonl"),
         setting: fleets::conversation,
+        compares: true,
     },
     Named {
         name: "W3-conversation-32",
         about: "the same on 32 ranks of a quarter the size and speed",
         source: Source::File("mooncake_conversation_trace.jsonl"),
         setting: fleets::conversation_32,
+        compares: true,
     },
     Named {
         name: "W3-synthetic",
         about: "the Mooncake synthetic trace, caches of 30 % on 8 ranks",
         source: Source::File("mooncake_synthetic_trace.jsonl"),
         setting: fleets::synthetic,
+        compares: true,
     },
     Named {
         name: "W3-agentic",
         about: "a trace of generated coding sessions, caches of 30 % on 8 ranks",
         source: Source::File("agentic_code_generated.jsonl"),
         setting: fleets::agentic,
+        compares: true,
     },
     Named {
         name: "W4",
@@ -103,6 +111,7 @@ pub static CATALOGUE: &[Named] = &[
             draw: saas,
         },
         setting: fleets::saas,
+        compares: true,
     },
     Named {
         name: "W5",
@@ -112,6 +121,7 @@ pub static CATALOGUE: &[Named] = &[
             draw: |requests, seed| code_gen(CODE_CONVERSATIONS, requests, seed),
         },
         setting: fleets::code_gen,
+        compares: true,
     },
     Named {
         name: "W6",
@@ -121,6 +131,7 @@ pub static CATALOGUE: &[Named] = &[
             draw: |requests, seed| scaffold(1, "W6", requests, seed),
         },
         setting: fleets::agentx,
+        compares: true,
     },
     Named {
         name: "W6-salted",
@@ -130,6 +141,7 @@ pub static CATALOGUE: &[Named] = &[
             draw: |requests, seed| scaffold(SALTS, "W6-salted", requests, seed),
         },
         setting: fleets::agentx,
+        compares: true,
     },
     Named {
         name: "W7",
@@ -139,6 +151,7 @@ pub static CATALOGUE: &[Named] = &[
             draw: |requests, seed| grpo(GROUPS, requests, seed),
         },
         setting: fleets::grpo,
+        compares: true,
     },
     Named {
         name: "W8",
@@ -148,6 +161,7 @@ pub static CATALOGUE: &[Named] = &[
             draw: |requests, seed| agents("W8", requests, seed),
         },
         setting: fleets::churn,
+        compares: true,
     },
     Named {
         name: "W9",
@@ -157,6 +171,7 @@ pub static CATALOGUE: &[Named] = &[
             draw: |requests, seed| agents("W9", requests, seed),
         },
         setting: fleets::lossy,
+        compares: true,
     },
     Named {
         name: "W10",
@@ -166,6 +181,37 @@ pub static CATALOGUE: &[Named] = &[
             draw: |requests, seed| agents("W10", requests, seed),
         },
         setting: fleets::partition,
+        compares: true,
+    },
+    Named {
+        name: "capacity",
+        about: "W2 with caches of two thirds of what its sessions ask for again",
+        source: Source::Drawn {
+            requests: 12_000,
+            draw: |requests, seed| sessions("capacity", requests, seed),
+        },
+        setting: fleets::small,
+        compares: false,
+    },
+    Named {
+        name: "scattered",
+        about: "W2 behind five routers, each with its own table of sessions",
+        source: Source::Drawn {
+            requests: 12_000,
+            draw: |requests, seed| sessions("scattered", requests, seed),
+        },
+        setting: fleets::scattered,
+        compares: false,
+    },
+    Named {
+        name: "lossy",
+        about: "the same caches with four events of five lost, and no bindings",
+        source: Source::Drawn {
+            requests: 12_000,
+            draw: |requests, seed| sessions("lossy", requests, seed),
+        },
+        setting: fleets::deaf,
+        compares: false,
     },
 ];
 
@@ -188,6 +234,14 @@ fn agents(name: &'static str, requests: usize, seed: u64) -> Workload {
         ..agentx(TREES, requests)
     };
     agents.draw(seed)
+}
+
+fn sessions(name: &'static str, requests: usize, seed: u64) -> Workload {
+    let sessions = Agents {
+        name,
+        ..codex(CODEX_SESSIONS, requests)
+    };
+    sessions.draw(seed)
 }
 
 fn scaffold(tenants: u32, name: &'static str, requests: usize, seed: u64) -> Workload {

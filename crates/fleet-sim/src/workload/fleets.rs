@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use engine_model::StepTime;
+use placement::Policy;
 
 use super::agentx::RAMP;
 use crate::setting::{DrainAt, EventFaults, Fleet, Partition, Restarts, Setting};
@@ -157,5 +158,61 @@ pub(super) fn partition() -> Setting {
             lasts: Duration::from_secs(30),
         }),
         ..agentx()
+    }
+}
+
+/// Blocks of a rank that are too few for W2.
+const SMALL: u32 = 2_500;
+
+/// W2 where all caches together hold two thirds of the live sessions' longest prompts: most of what is lost was evicted.
+pub(super) fn small() -> Setting {
+    let usual = codex();
+    Setting {
+        fleet: Fleet {
+            kv_blocks: SMALL,
+            ..fast(usual.fleet)
+        },
+        ..usual
+    }
+}
+
+/// W2 behind five routers whose tables of sessions are their own, as in srt-slurm#236: four turns of five come to a router
+/// that would have the session elsewhere.
+pub(super) fn scattered() -> Setting {
+    let usual = codex();
+    Setting {
+        fleet: Fleet {
+            kv_blocks: 16_000,
+            ..fast(usual.fleet)
+        },
+        routers: 5,
+        policy: Policy::StickyLeast,
+        ..usual
+    }
+}
+
+/// The same caches, with four messages of five lost for good, and no binding that leads to what the index does not know
+/// of. Lost words of new blocks alone cost little: what else is known of their prompts leads to them.
+pub(super) fn deaf() -> Setting {
+    let usual = small();
+    Setting {
+        affinity: affinity::Mode::Off,
+        events: EventFaults {
+            loss: 0.8,
+            ..EventFaults::default()
+        },
+        ..usual
+    }
+}
+
+/// Fast enough that nothing waits long where much is computed again.
+fn fast(fleet: Fleet) -> Fleet {
+    let per_prefill_token = fleet.step.per_prefill_token / 8;
+    Fleet {
+        step: StepTime {
+            per_prefill_token,
+            ..fleet.step
+        },
+        ..fleet
     }
 }

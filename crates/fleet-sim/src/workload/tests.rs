@@ -8,7 +8,7 @@ use super::code_gen::code_gen;
 use super::codex::codex;
 use super::grpo::grpo;
 use super::saas::saas;
-use super::{Begins, CATALOGUE, Session, Source, Turn, Workload, named};
+use super::{Begins, CATALOGUE, Session, Source, TRACE_BLOCK_TOKENS, Turn, Workload, named};
 
 fn turns(workload: &Workload) -> impl Iterator<Item = &Turn> {
     workload.sessions.iter().flat_map(|it| &it.turns)
@@ -286,6 +286,17 @@ fn the_same_seed_draws_the_same_and_another_does_not() {
 fn every_name_is_one_workload_that_bears_it() {
     for it in CATALOGUE {
         assert!(std::ptr::eq(named(it.name).unwrap(), it));
+        let fleet = (it.setting)().fleet;
+        // The longest prompts are of a million tokens, those of traces of 200,000.
+        let tokens = match it.source {
+            Source::Drawn { draw, .. } => fleet.kv_blocks * draw(1, 1).block_size.get(),
+            Source::File(_) => fleet.kv_blocks * TRACE_BLOCK_TOKENS,
+        };
+        assert!(
+            200_000 < tokens && 0 < fleet.workers * fleet.ranks,
+            "{}",
+            it.name
+        );
         if let Source::Drawn { draw, .. } = it.source {
             let workload = draw(300, 1);
             is_sound(&workload);

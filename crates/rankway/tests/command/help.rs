@@ -14,6 +14,7 @@ const COMMANDS: &[&[&str]] = &[
     &["setup"],
     &["fake-engine"],
     &["replay"],
+    &["sim"],
     &["explain"],
     &["waterfall"],
     &["shadow"],
@@ -92,7 +93,13 @@ async fn help_and_version_are_answers() {
 
 #[tokio::test]
 async fn policies_are_named_where_one_is_chosen() {
-    for command in [&["demo"][..], &["up"], &["replay"], &["config", "check"]] {
+    for command in [
+        &["demo"][..],
+        &["up"],
+        &["replay"],
+        &["sim"],
+        &["config", "check"],
+    ] {
         let ended = run(&[command, &["--help"]].concat(), &[]).await;
 
         let options = options(&ended.stdout);

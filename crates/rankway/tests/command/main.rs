@@ -22,6 +22,7 @@ mod process;
 mod query;
 mod replay;
 mod settled;
+mod sim;
 mod tenants;
 mod truth;
 mod up;

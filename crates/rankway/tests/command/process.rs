@@ -104,6 +104,20 @@ impl Running {
 
     /// Ctrl-C; the exit code and how long the end took.
     pub(crate) async fn interrupt(mut self) -> (Option<i32>, Duration) {
+        self.interrupted().await
+    }
+
+    /// Ctrl-C; all that it wrote by its end.
+    pub(crate) async fn interrupt_and_read(mut self) -> Ended {
+        let (code, _) = self.interrupted().await;
+        Ended {
+            code,
+            stdout: read(&self.folder.path().join("stdout")),
+            stderr: read(&self.folder.path().join("stderr")),
+        }
+    }
+
+    async fn interrupted(&mut self) -> (Option<i32>, Duration) {
         let id = self.child.id().unwrap().to_string();
         let began = Instant::now();
         let sent = Command::new("kill").args(["-INT", &id]).status().await;

@@ -1,0 +1,99 @@
+//! `rankway sim`: workloads under policies, in simulated time.
+
+mod compared;
+mod page;
+mod plan;
+mod runs;
+mod table;
+mod verdict;
+
+use std::fs::{self, OpenOptions};
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde::Serialize;
+
+use self::compared::Compared;
+use self::verdict::Verdict;
+use crate::cli::SimArgs;
+use crate::failure::Failure;
+use crate::report::{print_json, print_line};
+
+/// The last line of `--json`.
+#[derive(Serialize)]
+struct Summary<'a> {
+    #[serde(flatten)]
+    verdict: &'a Verdict,
+    /// Whether all runs ended, rather than being interrupted.
+    complete: bool,
+    workloads: &'a [Compared],
+}
+
+/// Runs the command. Whether goals are reached is its answer, not its success.
+pub(crate) fn run(args: SimArgs) -> Result<(), Failure> {
+    let cases = plan::cases(&args)?;
+    if let Some(path) = &args.html {
+        check_writable(path)?;
+    }
+    let planned: usize = cases.iter().map(|it| it.runs()).sum();
+    let mut compared: Vec<Compared> = Vec::new();
+    let mut ran = 0;
+    let runtime = crate::runtime()?;
+    let ended = runtime.block_on(runs::all(cases, |case, runs| {
+        ran += runs.len();
+        let one = Compared::new(case, &runs);
+        if args.json {
+            print_json(&one)?;
+        } else {
+            print_line(&table::table(&one))?;
+        }
+        compared.push(one);
+        Ok(())
+    }));
+    runtime.shutdown_background();
+    let complete = match &ended {
+        Ok(()) => true,
+        Err(Failure::Interrupted) => false,
+        Err(_) => return ended,
+    };
+    let verdict = Verdict::of(&compared, args.all && complete);
+    if args.json {
+        print_json(&Summary {
+            verdict: &verdict,
+            complete,
+            workloads: &compared,
+        })?;
+    } else {
+        conclude(&args, &verdict)?;
+        if !complete {
+            print_line(&format!(
+                "interrupted: {ran} of {planned} runs are in the above"
+            ))?;
+        }
+    }
+    if let Some(path) = &args.html {
+        let page = page::page(&compared, &verdict);
+        fs::write(path, page).with_context(|| format!("write {}", path.display()))?;
+    }
+    ended
+}
+
+fn conclude(args: &SimArgs, verdict: &Verdict) -> anyhow::Result<()> {
+    for line in verdict.lines() {
+        print_line(&line)?;
+    }
+    if args.workload.is_empty() && !args.all && !args.ablation {
+        print_line(
+            "* no other policy has both a lower median TTFT and a higher share of the ceiling (hit);\n  work: of the busiest rank over the mean. More: rankway sim --help",
+        )?;
+    }
+    Ok(())
+}
+
+/// Says before minutes of work that their outcome could not be written.
+fn check_writable(path: &Path) -> Result<(), Failure> {
+    let opened = OpenOptions::new().create(true).append(true).open(path);
+    opened
+        .map(drop)
+        .map_err(|why| Failure::wrong_use(format!("--html {}: {why}", path.display())))
+}
