@@ -43,6 +43,8 @@ fn credit_fades_with_the_backlog_above_the_least() {
 fn prefill_is_never_less_than_none() {
     let targets = "w1 held=4 | 1\nw2 | 2";
     check("dynamo:credit=1.3", "isl=4", targets, "w1", "least_cost");
+    let targets = "w1 held=8 P=40 | 12\nw2 P=40 | 14";
+    check("dynamo:credit=5", "isl=8", targets, "w1", "least_cost");
 }
 
 #[test]
