@@ -4,10 +4,10 @@
 //! ([`crate::Router::room`]), and [`Queue`] who waits for it. There is one queue for each model: what waits for one holds
 //! up no other.
 //!
-//! **Order.** A request belongs to the class of its priority, and rises by one class for every thirtieth part of the
-//! longest wait that it has waited: so it is overtaken by those of a higher priority only if they come soon after it,
-//! and the lowest is in the highest class after two thirds of the longest wait. The highest class that anybody waits in
-//! is served. Within it tenants take turns by the tokens that were computed for them, divided by
+//! **Order.** Each priority that anybody waits with is in a class: it begins in its own, and is one higher for every
+//! thirtieth part of the longest wait that its oldest request has waited, up to the highest. The highest class goes
+//! first; of two priorities in it, the one whose oldest request is older. So nobody is overtaken for ever: the oldest of
+//! the lowest priority is level with the highest after two thirds of the longest wait. Within a priority tenants take turns by the tokens that were computed for them, divided by
 //! their weights (start-time fair queueing): of two that go on waiting neither gets ahead of its share by more than one
 //! request of each. Within a tenant the oldest goes first.
 //!

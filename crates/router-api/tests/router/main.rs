@@ -5,6 +5,7 @@
 
 mod account;
 mod admission;
+mod asked;
 mod client;
 mod conversations;
 mod dispatch;
@@ -17,6 +18,7 @@ mod operator;
 mod outcome;
 mod owner;
 mod passing;
+mod priorities;
 mod ranks;
 mod records;
 mod replicas;

@@ -31,7 +31,7 @@ impl Priority {
         self.0
     }
 
-    /// The class of a request of this priority after so many steps, at most the highest.
+    /// The class of this priority after so many steps, at most the highest.
     pub(super) fn raised(self, steps: u64) -> Self {
         let steps = i64::try_from(steps.min(Self::STEPS.into())).expect("there are few steps");
         Self::nearest(i64::from(self.0) + steps)

@@ -1,6 +1,6 @@
 //! Those that wait for a target of one model.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use super::{Priority, Room};
 /// What a request is taken to cost at least, in tokens: beside its prefill it takes steps of an engine to answer, and
 /// who asks for nothing but what is cached would have no end of turns.
 const LEAST_COST: f64 = 256.0;
-/// How often a request rises by a class in the longest wait: the lowest priority is in the highest class after two thirds
-/// of it, and has the rest to have its turn there.
+/// How often a priority rises by a class in the longest wait: the lowest is in the highest class once its oldest request
+/// has waited two thirds of it, which then has the rest to have its turn there.
 const RISES: u64 = 30;
 const _: () = assert!((Priority::STEPS as u64) < RISES);
 /// When a refused request may come again, where the queue's rate is not known.
@@ -260,20 +260,33 @@ impl Queue {
 
     /// Takes out whoever goes next.
     fn take_next(&mut self, now: Timestamp) -> Option<Waiting> {
-        let fronts = self.lanes.iter().filter_map(|(lane, waiting)| {
-            let front = waiting.front()?;
-            let class = self.class(lane.priority, front, now);
-            let start = self.turns.start(class, &lane.tenant);
-            Some((class, start, *front, &lane.tenant))
-        });
-        let (class, _, next, tenant) = fronts.min_by(|one, other| {
-            let by_class = Reverse(one.0).cmp(&Reverse(other.0));
-            let by_turn = by_class.then_with(|| one.1.total_cmp(&other.1));
-            by_turn.then_with(|| one.2.ticket.cmp(&other.2.ticket))
+        let oldest = self.oldest();
+        let class = |it: &(Priority, Waiting)| (self.class(it.0, &it.1, now), Reverse(it.1.ticket));
+        let (priority, _) = oldest.into_iter().max_by_key(class)?;
+        let fronts = self.lanes.iter().filter(|it| it.0.priority == priority);
+        let fronts = fronts.filter_map(|(lane, waiting)| Some((&lane.tenant, *waiting.front()?)));
+        let (tenant, next) = fronts.min_by(|(one, a), (other, b)| {
+            let start = |tenant| self.turns.start(priority, tenant);
+            let by_turn = start(one).total_cmp(&start(other));
+            by_turn.then(a.ticket.cmp(&b.ticket))
         })?;
-        self.turns.take(class, tenant, next.share());
+        self.turns.take(priority, tenant, next.share());
         self.drain.let_go(next.cost);
         self.remove(next.ticket)
+    }
+
+    /// The oldest of each priority that anybody waits with.
+    fn oldest(&self) -> BTreeMap<Priority, Waiting> {
+        let mut oldest: BTreeMap<Priority, Waiting> = BTreeMap::new();
+        for (lane, waiting) in &self.lanes {
+            if let Some(front) = waiting.front() {
+                let known = oldest.entry(lane.priority).or_insert(*front);
+                if front.ticket < known.ticket {
+                    *known = *front;
+                }
+            }
+        }
+        oldest
     }
 
     fn remove(&mut self, ticket: Ticket) -> Option<Waiting> {
@@ -290,9 +303,9 @@ impl Queue {
         removed
     }
 
-    /// The class of a request that has waited.
-    fn class(&self, priority: Priority, waiting: &Waiting, now: Timestamp) -> Priority {
-        let waited = now.as_micros().saturating_sub(waiting.since.as_micros());
+    /// The class of a priority whose oldest request is this one.
+    fn class(&self, priority: Priority, oldest: &Waiting, now: Timestamp) -> Priority {
+        let waited = now.as_micros().saturating_sub(oldest.since.as_micros());
         let longest = (Timestamp::ZERO + self.bounds.max_wait).as_micros().max(1);
         priority.raised(waited.saturating_mul(RISES) / longest)
     }
@@ -329,30 +342,35 @@ impl Queue {
         Some((ticket, refusal))
     }
 
-    /// Tokens that will have left before `asking` goes, if nobody else came: those in higher classes, its tenant's own
-    /// in its class, and of each other tenant there as many as that one gets meanwhile, by weight.
+    /// Tokens that will have left before `asking` goes, if nobody else came: those of priorities in a higher class, its
+    /// tenant's own of its priority, and of each other tenant's as many as that one gets meanwhile, by weight.
     fn ahead(&self, asking: &Asking, now: Timestamp) -> f64 {
-        let mut higher = 0.0;
-        let mut beside: HashMap<&TenantId, (f64, f64)> = HashMap::new();
+        let oldest = self.oldest();
+        let class = |priority: Priority| {
+            let oldest = oldest.get(&priority);
+            oldest.map_or(priority, |it| self.class(priority, it, now))
+        };
+        let own_class = class(asking.priority);
+        let (mut higher, mut own, mut others) = (0.0, 0.0, Vec::new());
         for (lane, waiting) in &self.lanes {
-            let mut same = 0.0;
-            for it in waiting {
-                match self.class(lane.priority, it, now).cmp(&asking.priority) {
-                    Ordering::Less => break,
-                    Ordering::Equal => same += it.cost,
-                    Ordering::Greater => higher += it.cost,
-                }
-            }
-            if let Some(front) = waiting.front() {
-                let weight = f64::from(front.weight.get());
-                beside.entry(&lane.tenant).or_insert((0.0, weight)).0 += same;
+            let cost: f64 = waiting.iter().map(|it| it.cost).sum();
+            if lane.priority != asking.priority {
+                higher += if own_class < class(lane.priority) {
+                    cost
+                } else {
+                    0.0
+                };
+            } else if lane.tenant == asking.tenant {
+                own = cost;
+            } else {
+                let weight = waiting.front().map_or(NonZeroU32::MIN, |it| it.weight);
+                others.push((cost, f64::from(weight.get())));
             }
         }
-        let weight = f64::from(asking.weight.get());
-        let own = beside.remove(&asking.tenant).map_or(0.0, |it| it.0);
-        let others = beside.values();
+        let own_share = own / f64::from(asking.weight.get());
+        let others = others.iter();
         let others: f64 = others
-            .map(|(tokens, their)| tokens.min(own / weight * their))
+            .map(|(cost, weight)| cost.min(own_share * weight))
             .sum();
         higher + own + others
     }

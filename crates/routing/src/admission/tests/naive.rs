@@ -7,15 +7,15 @@ use domain::{TenantId, Timestamp};
 use proptest::prelude::*;
 
 use super::{BOUNDS, asking, at};
-use crate::admission::{Asking, Cause, Entered, Queue, Room, Standing, Ticket};
+use crate::admission::{Asking, Cause, Entered, Priority, Queue, Room, Standing, Ticket};
 
 /// What a person would write who has never heard of a data structure.
 #[derive(Default)]
 struct Naive {
     waiting: BTreeMap<Ticket, (Asking, Timestamp)>,
     let_go: BTreeMap<Ticket, f64>,
-    ends: HashMap<(i8, TenantId), f64>,
-    clocks: HashMap<i8, f64>,
+    ends: HashMap<(Priority, TenantId), f64>,
+    clocks: HashMap<Priority, f64>,
 }
 
 impl Naive {
@@ -23,35 +23,45 @@ impl Naive {
         asking.tokens.as_f64().max(256.0)
     }
 
-    fn class(&self, ticket: Ticket, now: Timestamp) -> i8 {
-        let (asking, since) = &self.waiting[&ticket];
-        let seconds = now.since(*since).as_micros() / 1_000_000;
-        let risen = i64::from(asking.priority.get()) + i64::try_from(seconds).unwrap();
-        i8::try_from(risen.min(10)).unwrap()
+    /// Of all that wait with a priority the one that came first.
+    fn oldest(&self, priority: Priority) -> Ticket {
+        let mut of_it = self.waiting.iter();
+        *of_it.find(|it| it.1.0.priority == priority).unwrap().0
     }
 
-    fn start(&self, ticket: Ticket, now: Timestamp) -> f64 {
-        let class = self.class(ticket, now);
-        let tenant = self.waiting[&ticket].0.tenant.clone();
-        let end = *self.ends.get(&(class, tenant)).unwrap_or(&0.0);
-        end.max(*self.clocks.get(&class).unwrap_or(&0.0))
+    fn class(&self, priority: Priority, now: Timestamp) -> i64 {
+        let (_, since) = &self.waiting[&self.oldest(priority)];
+        let seconds = now.since(*since).as_micros() / 1_000_000;
+        (i64::from(priority.get()) + i64::try_from(seconds).unwrap()).min(10)
+    }
+
+    fn start(&self, ticket: Ticket) -> f64 {
+        let Asking {
+            tenant, priority, ..
+        } = &self.waiting[&ticket].0;
+        let end = *self.ends.get(&(*priority, tenant.clone())).unwrap_or(&0.0);
+        end.max(*self.clocks.get(priority).unwrap_or(&0.0))
     }
 
     fn next(&self, now: Timestamp) -> Option<Ticket> {
         let tickets = self.waiting.keys().copied();
         tickets.min_by(|a, b| {
-            let key = |it: Ticket| (-self.class(it, now), self.start(it, now), it);
+            let key = |it: Ticket| {
+                let priority = self.waiting[&it].0.priority;
+                let class = self.class(priority, now);
+                (-class, self.oldest(priority), self.start(it), it)
+            };
             key(*a).partial_cmp(&key(*b)).unwrap()
         })
     }
 
-    fn go(&mut self, ticket: Ticket, now: Timestamp) {
-        let (class, start) = (self.class(ticket, now), self.start(ticket, now));
+    fn go(&mut self, ticket: Ticket) {
+        let start = self.start(ticket);
         let (asking, _) = self.waiting.remove(&ticket).unwrap();
         let cost = Self::cost(&asking);
         let end = start + cost / f64::from(asking.weight.get());
-        self.ends.insert((class, asking.tenant), end);
-        self.clocks.insert(class, start);
+        self.ends.insert((asking.priority, asking.tenant), end);
+        self.clocks.insert(asking.priority, start);
         self.let_go.insert(ticket, cost);
         self.settle();
     }
@@ -175,7 +185,7 @@ impl Both {
             let taken: f64 = self.naive.let_go.values().sum();
             assert!(taken < room.tokens && self.naive.let_go.len() < room.requests as usize);
             assert_eq!(self.naive.next(self.now), Some(ticket));
-            self.naive.go(ticket, self.now);
+            self.naive.go(ticket);
         }
         let taken: f64 = self.naive.let_go.values().sum();
         let left = taken < room.tokens && self.naive.let_go.len() < room.requests as usize;
