@@ -111,7 +111,7 @@ pub struct Gauge {
 /// What a router counts at a target for published policies, and only while one is set that asks for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tally {
-    /// Conversations stuck there.
+    /// Conversations stuck there that had a turn in the last ten minutes.
     pub conversations: u32,
     /// Blocks of the requests it serves, each once.
     pub active_blocks: u32,

@@ -70,7 +70,7 @@ impl Tallies {
         let request = &decision.request;
         if let (Some(table), Some(conversation)) = (&mut self.conversations, request.conversation) {
             let stays = Reason::Policy(placement::Reason::Overflow) == decision.reason;
-            table.turn(conversation, target, request.isl, stays);
+            table.turn(conversation, target, request.isl, stays, decision.at);
         }
         if let Some(blocks) = &mut self.blocks {
             blocks.begin(decision.id, target, hashes);
@@ -95,6 +95,9 @@ impl Tallies {
 
     /// Forgets what is over. Whoever is stuck to a target that is gone finds that out with its next turn.
     pub(crate) fn expire(&mut self, now: Timestamp, is_live: impl Fn(&Target) -> bool) {
+        if let Some(table) = &mut self.conversations {
+            table.expire(now);
+        }
         if let Some(assigned) = &mut self.assigned {
             assigned.expire(now);
         }
