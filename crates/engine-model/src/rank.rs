@@ -1,10 +1,13 @@
 //! One rank: its queue, its running requests, its blocks.
 
+mod decoders;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use domain::{DpRank, SequenceHash, Tokens};
 
+use self::decoders::Decoders;
 use crate::pool::{BlockIndex, BlockPool};
 use crate::{Cache, Config, Effect, RankInUse, Request, RequestId};
 
@@ -37,6 +40,8 @@ pub(crate) struct Rank {
     preempted: Vec<RequestId>,
     /// Whether the pass under way computes anything here.
     in_pass: bool,
+    /// Where nobody is told of the tokens between a request's first and last.
+    decoders: Option<Decoders>,
 }
 
 /// A request on its rank.
@@ -96,7 +101,8 @@ pub(crate) struct Work {
 }
 
 impl Rank {
-    pub(crate) fn new(number: DpRank, kv_blocks: u32) -> Self {
+    /// An empty one, which tells of every token or only of each request's first.
+    pub(crate) fn new(number: DpRank, kv_blocks: u32, tells_tokens: bool) -> Self {
         Self {
             number,
             pool: BlockPool::new(kv_blocks),
@@ -107,6 +113,7 @@ impl Rank {
             evicted: Vec::new(),
             preempted: Vec::new(),
             in_pass: false,
+            decoders: (!tells_tokens).then(Decoders::default),
         }
     }
 
@@ -161,6 +168,9 @@ impl Rank {
     /// Takes a request out, and its blocks back.
     pub(crate) fn abort(&mut self, id: RequestId) {
         if let Some(at) = self.running.iter().position(|it| it.id == id) {
+            if let Some(decoders) = &mut self.decoders {
+                decoders.take_out(at, &mut self.running);
+            }
             let mut sequence = self.running.remove(at);
             release(&mut self.pool, &mut sequence);
         }
@@ -199,7 +209,10 @@ impl Rank {
     }
 
     fn schedule_running(&mut self, config: &Config, budget: &mut u64, work: &mut Work) {
-        let mut at = 0;
+        let decoders = self.decoders.as_mut();
+        let mut at = decoders.map_or(0, Decoders::begin_pass);
+        *budget -= at as u64;
+        work.sequences += at as u64;
         while at < self.running.len() && *budget > 0 {
             let sequence = &self.running[at];
             let tokens = (*budget).min(sequence.known() - sequence.computed);
@@ -278,20 +291,31 @@ impl Rank {
             let blocks = std::mem::take(&mut self.evicted);
             effects.push(Effect::Removed { rank, blocks });
         }
-        for sequence in &mut self.running {
+        let left_out = self.decoders.as_ref().map_or(0, Decoders::left_out);
+        for sequence in &mut self.running[left_out..] {
             sequence.computed += std::mem::take(&mut sequence.scheduled);
             effects.extend(fill_blocks(&mut self.pool, sequence, rank, config));
         }
         let preempted = self.preempted.drain(..);
         effects.extend(preempted.map(|id| Effect::Preempted { id }));
-        let pool = &mut self.pool;
-        self.running.retain_mut(|sequence| {
-            let goes_on = report(sequence, effects);
-            if !goes_on {
-                release(pool, sequence);
+        self.report(left_out, effects);
+        if let Some(decoders) = &mut self.decoders {
+            decoders.end_pass(&mut self.running, config.block_size, config.pass_tokens);
+        }
+    }
+
+    /// Says what became of the requests from this place on in a pass that has ended; those that are done are gone.
+    fn report(&mut self, first: usize, effects: &mut Vec<Effect>) {
+        let tells_tokens = self.decoders.is_none();
+        let mut at = first;
+        while let Some(sequence) = self.running.get_mut(at) {
+            if report(sequence, tells_tokens, effects) {
+                at += 1;
+            } else {
+                release(&mut self.pool, sequence);
+                self.running.remove(at);
             }
-            goes_on
-        });
+        }
     }
 }
 
@@ -367,7 +391,7 @@ fn share_held(pool: &mut BlockPool, sequence: &mut Sequence, known: usize) {
 }
 
 /// Says what became of a request in a pass that has ended; false when that was its end.
-fn report(sequence: &mut Sequence, effects: &mut Vec<Effect>) -> bool {
+fn report(sequence: &mut Sequence, tells_tokens: bool, effects: &mut Vec<Effect>) -> bool {
     let id = sequence.id;
     if let Start::Now(tokens) = sequence.start {
         sequence.start = Start::Before;
@@ -378,10 +402,11 @@ fn report(sequence: &mut Sequence, effects: &mut Vec<Effect>) -> bool {
         return true;
     }
     sequence.generated += 1;
-    effects.push(match sequence.generated {
-        1 => Effect::FirstToken { id },
-        _ => Effect::Token { id },
-    });
+    match sequence.generated {
+        1 => effects.push(Effect::FirstToken { id }),
+        _ if tells_tokens => effects.push(Effect::Token { id }),
+        _ => {}
+    }
     if sequence.generated < sequence.osl {
         return true;
     }

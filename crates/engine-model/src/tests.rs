@@ -1,6 +1,8 @@
-//! The engine's promises, one by one; `naive` compares it with a model made of counted sets.
+//! The engine's promises, one by one; `naive` compares it with a model made of counted sets, `silent` one that tells of
+//! every token with one that does not.
 
 mod naive;
+mod silent;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -11,12 +11,12 @@ use proptest::prelude::*;
 
 use crate::{Cache, Config, Effect, Engine, Request, RequestId, StepTime};
 
-const BLOCK: u64 = 4;
-const RANKS: u32 = 2;
+pub(super) const BLOCK: u64 = 4;
+pub(super) const RANKS: u32 = 2;
 const KV_BLOCKS: u32 = 12;
 
 #[derive(Clone, Debug)]
-enum Step {
+pub(super) enum Step {
     /// A prompt that follows one of three stems for a while and then goes its own way.
     Submit {
         rank: Option<u32>,
@@ -30,7 +30,7 @@ enum Step {
     Clear(u32),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+pub(super) fn step() -> impl Strategy<Value = Step> {
     let rank = prop_oneof![Just(None), (0..RANKS).prop_map(Some)];
     let submit = (rank, 0_u64..3, 0_u64..8, 1_u64..36, 1_u64..14).prop_map(
         |(rank, stem, shared, isl, osl)| Step::Submit {
@@ -49,10 +49,26 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn chain(stem: u64, shared: u64, own: u64, blocks: u64) -> Arc<[SequenceHash]> {
+pub(super) fn chain(stem: u64, shared: u64, own: u64, blocks: u64) -> Arc<[SequenceHash]> {
     let block = |at: u64| BlockHash::new(if at < shared { stem } else { 1000 + own } * 100 + at);
     let hashes: Vec<_> = (0..blocks).map(block).collect();
     domain::sequence_hashes(&hashes).into()
+}
+
+/// A small engine's.
+pub(super) fn config(cache: Cache) -> Config {
+    Config {
+        block_size: BlockSize::new(BLOCK as u32).unwrap(),
+        kv_blocks: KV_BLOCKS,
+        max_running: 3,
+        pass_tokens: 10,
+        step: StepTime {
+            base: Duration::from_millis(1),
+            per_prefill_token: Duration::from_micros(10),
+            per_sequence: Duration::from_micros(100),
+        },
+        cache,
+    }
 }
 
 /// What a request that has begun and not ended is known to hold.
@@ -104,20 +120,8 @@ struct World {
 
 impl World {
     fn new(cache: Cache) -> Self {
-        let config = Config {
-            block_size: BlockSize::new(BLOCK as u32).unwrap(),
-            kv_blocks: KV_BLOCKS,
-            max_running: 3,
-            pass_tokens: 10,
-            step: StepTime {
-                base: Duration::from_millis(1),
-                per_prefill_token: Duration::from_micros(10),
-                per_sequence: Duration::from_micros(100),
-            },
-            cache,
-        };
         Self {
-            engine: Engine::new(config, RANKS).unwrap(),
+            engine: Engine::new(config(cache), RANKS).unwrap(),
             now: Timestamp::ZERO,
             next_id: 0,
             sets: (0..RANKS).map(|_| RankSet::default()).collect(),
