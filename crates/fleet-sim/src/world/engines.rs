@@ -67,7 +67,7 @@ impl Engines {
         let id = WorkerId::new(&format!("w{}", number + 1)).expect("a short plain name");
         self.machines.push(Machine {
             id,
-            engine: Engine::new(self.config, self.ranks)?,
+            engine: Engine::without_tokens(self.config, self.ranks)?,
             epoch: Epoch::FIRST,
             up: true,
             ends_at: None,
@@ -150,7 +150,7 @@ impl Engines {
 
     /// A worker dies, and everything in it.
     pub(super) fn kill(&mut self, worker: usize) -> Result<(), InvalidEngine> {
-        let fresh = Engine::new(self.config, self.ranks)?;
+        let fresh = Engine::without_tokens(self.config, self.ranks)?;
         let machine = &mut self.machines[worker];
         add(&mut self.passes, &machine.engine);
         machine.engine = fresh;
