@@ -9,7 +9,7 @@ mod world;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use domain::{block_hashes, sequence_hashes};
+use domain::{block_hashes, prefix_hashes, sequence_hashes};
 use serde_json::{json, value::RawValue};
 
 use self::text::{BLOCK, TOKENS, prompt};
@@ -176,12 +176,14 @@ impl Bench<'_> {
         let mut wall = note(
             "hash",
             ticks.time(|| {
-                hashes = sequence_hashes(&block_hashes(tokens, world::block_size(), world::seed()));
+                hashes = prefix_hashes(tokens, world::block_size(), world::seed());
             }),
         );
+        let mut ceiling = 0;
+        wall += note("ceiling", ticks.time(|| ceiling = world.ceiling(&hashes)));
         wall += note(
             "overlap",
-            ticks.time(|| view = Some(world.overlap(&hashes))),
+            ticks.time(|| view = Some(world.overlap(&hashes, ceiling))),
         );
         wall += note(
             "binding",
@@ -297,6 +299,7 @@ fn rows(rounds: &[Round], alone: &BTreeMap<&'static str, Part>, figures: &Figure
     );
     let parts = [
         "hash",
+        "ceiling",
         "overlap",
         "binding",
         "decide",

@@ -198,15 +198,20 @@ impl World {
         }
     }
 
-    /// What the indexer answers.
-    pub(super) fn overlap(&mut self, hashes: &[SequenceHash]) -> OverlapView {
+    /// What earlier requests carried of this one, which later ones may go on with.
+    pub(super) fn ceiling(&mut self, hashes: &[SequenceHash]) -> u32 {
         let carried = self.carried.depth(&self.namespace, hashes);
         self.carried.record(&self.namespace, hashes);
+        carried
+    }
+
+    /// What the indexer answers.
+    pub(super) fn overlap(&self, hashes: &[SequenceHash], ceiling: u32) -> OverlapView {
         let overlap = self.reader.overlap(&self.namespace, hashes);
         OverlapView {
             block_size: self.namespace.block_size,
             groups: overlap.groups,
-            ceiling: carried.max(overlap.stored),
+            ceiling: ceiling.max(overlap.stored),
             stored: overlap.stored,
             not_ready: Vec::new(),
             unknown: Default::default(),

@@ -15,7 +15,7 @@ mod usage;
 
 pub use block::{
     BlockHash, BlockSize, EngineHash, HashSeed, InvalidBlockSize, Namespace, SequenceHash, Tier,
-    block_hashes, sequence_hashes,
+    block_hashes, prefix_hashes, sequence_hashes,
 };
 pub use drain::Drain;
 pub use endpoint::{ByEndpoint, Endpoint};

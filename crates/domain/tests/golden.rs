@@ -1,6 +1,8 @@
 //! Block and sequence hashes equal Dynamo's published vectors.
 
-use domain::{BlockHash, BlockSize, HashSeed, block_hashes, sequence_hashes};
+use domain::{BlockHash, BlockSize, HashSeed, block_hashes, prefix_hashes, sequence_hashes};
+use proptest::prelude::*;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 #[test]
 fn hashes_equal_dynamos_golden_vectors() {
@@ -78,4 +80,30 @@ fn a_block_larger_than_the_stack_buffer_hashes_like_any_other() {
     let second = block_hashes(&tokens[2500..], size, HashSeed::of(None, None));
 
     assert_eq!(both[1], second[0]);
+}
+
+proptest! {
+    #[test]
+    fn blocks_of_every_size_are_hashed_as_bytes_and_chained(
+        tokens in prop::collection::vec(any::<u32>(), 0..600),
+        size in prop_oneof![Just(16), Just(32), Just(64), 1..200_u32],
+        salt in prop::option::of("[a-z]{0,3}"),
+    ) {
+        let block_size = BlockSize::new(size).unwrap();
+        let seed = HashSeed::of(None, salt.as_deref());
+        let number = match salt.as_deref().filter(|it| !it.is_empty()) {
+            Some(salt) => 1337_u64.wrapping_add(xxh3_64_with_seed(salt.as_bytes(), 1)),
+            None => 1337,
+        };
+        let hash = |block: &[u32]| {
+            let bytes: Vec<u8> = block.iter().flat_map(|it| it.to_le_bytes()).collect();
+            BlockHash::new(xxh3_64_with_seed(&bytes, number))
+        };
+        let expected: Vec<BlockHash> = tokens.chunks_exact(size as usize).map(hash).collect();
+
+        let blocks = block_hashes(&tokens, block_size, seed);
+
+        prop_assert_eq!(&blocks, &expected);
+        prop_assert_eq!(prefix_hashes(&tokens, block_size, seed), sequence_hashes(&blocks));
+    }
 }

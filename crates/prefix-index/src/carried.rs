@@ -45,15 +45,36 @@ impl Carried {
     /// Adds a request's blocks. `hashes` are its sequence hashes from the first block.
     ///
     /// Deepest first, and only as far as they are not young already: so a block is always at least as young
-    /// as what extends it, and a further turn costs no more than its new blocks.
+    /// as what extends it, and a further turn costs no more than its new blocks. What was carried before is made
+    /// young by every 64th block: whoever parts from it in between, long after those were last new, is found to
+    /// have parted at the one before.
     pub fn record(&mut self, namespace: &Namespace, hashes: &[SequenceHash]) {
-        for hash in hashes.iter().rev() {
-            let known = self.history.of(namespace);
-            if known.is_some_and(|it| it.contains_young(*hash)) {
-                return;
+        self.history.write(namespace, |seen| {
+            let (strides, rest) = hashes.as_chunks::<SAMPLED>();
+            for hash in rest.iter().rev() {
+                if seen.contains_young(*hash) {
+                    return;
+                }
+                seen.insert(*hash);
             }
-            self.history.insert(namespace, *hash);
-        }
+            for stride in strides.iter().rev() {
+                let [within @ .., last] = stride;
+                if seen.contains_young(*last) {
+                    return;
+                }
+                let is_new = !seen.contains(*last);
+                seen.insert(*last);
+                if is_new {
+                    // Of what is remembered between two of these a prefix is: the rest need not be looked for.
+                    let known = within.partition_point(|it| seen.contains(*it));
+                    let (known, new) = within.split_at(known);
+                    for hash in new.iter().rev() {
+                        seen.insert_new(*hash);
+                    }
+                    known.iter().rev().for_each(|it| seen.insert(*it));
+                }
+            }
+        });
     }
 
     /// Blocks forgotten because the bound was reached.

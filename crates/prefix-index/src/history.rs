@@ -5,6 +5,8 @@ use std::mem;
 
 use domain::{Namespace, SequenceHash};
 
+use crate::hashing::Folding;
+
 /// Two generations a namespace. When the younger ones together reach half the bound, all of them become
 /// the older ones, and what was older is forgotten.
 #[derive(Debug)]
@@ -18,10 +20,16 @@ pub(crate) struct History {
 }
 
 /// What is remembered of one namespace.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Generations {
-    young: HashSet<SequenceHash>,
-    old: HashSet<SequenceHash>,
+    young: HashSet<SequenceHash, Folding>,
+    old: HashSet<SequenceHash, Folding>,
+}
+
+/// One namespace's memory while something is written into it.
+pub(crate) struct Writing<'a> {
+    history: &'a mut History,
+    of: &'a mut Generations,
 }
 
 impl History {
@@ -39,21 +47,17 @@ impl History {
         self.namespaces.get(namespace)
     }
 
-    pub(crate) fn insert(&mut self, namespace: &Namespace, hash: SequenceHash) {
-        if self.young == self.most_young {
-            self.age();
-        }
-        if !self.namespaces.contains_key(namespace) {
-            let empty = Generations::default();
-            self.namespaces.insert(namespace.clone(), empty);
-        }
-        let generations = self
-            .namespaces
-            .get_mut(namespace)
-            .expect("it was there or has just been inserted");
-        if generations.young.insert(hash) {
-            generations.old.remove(&hash);
-            self.young += 1;
+    /// Writes what is remembered of `namespace`.
+    pub(crate) fn write(&mut self, namespace: &Namespace, write: impl FnOnce(&mut Writing<'_>)) {
+        let known = self.namespaces.remove_entry(namespace);
+        let (namespace, mut of) =
+            known.unwrap_or_else(|| (namespace.clone(), Generations::default()));
+        write(&mut Writing {
+            history: self,
+            of: &mut of,
+        });
+        if !of.is_empty() {
+            self.namespaces.insert(namespace, of);
         }
     }
 
@@ -62,14 +66,49 @@ impl History {
         self.forgotten
     }
 
-    fn age(&mut self) {
+    fn age(&mut self, written: &mut Generations) {
+        self.forgotten += written.age();
         self.namespaces.retain(|_, generations| {
-            let young = mem::take(&mut generations.young);
-            let lost = mem::replace(&mut generations.old, young);
-            self.forgotten += lost.len() as u64;
-            !generations.old.is_empty()
+            self.forgotten += generations.age();
+            !generations.is_empty()
         });
         self.young = 0;
+    }
+}
+
+impl Writing<'_> {
+    /// Remembers `hash`, as the youngest.
+    pub(crate) fn insert(&mut self, hash: SequenceHash) {
+        if self.insert_new(hash) {
+            self.of.old.remove(&hash);
+        }
+    }
+
+    /// The same of one that is not remembered as an old one. Whether it was not young before.
+    pub(crate) fn insert_new(&mut self, hash: SequenceHash) -> bool {
+        if self.history.young == self.history.most_young {
+            self.history.age(self.of);
+        }
+        let is_new = self.of.young.insert(hash);
+        self.history.young += usize::from(is_new);
+        is_new
+    }
+
+    pub(crate) fn contains(&self, hash: SequenceHash) -> bool {
+        self.of.contains(hash)
+    }
+
+    pub(crate) fn contains_young(&self, hash: SequenceHash) -> bool {
+        self.of.young.contains(&hash)
+    }
+}
+
+impl Default for Generations {
+    fn default() -> Self {
+        Self {
+            young: HashSet::with_hasher(Folding::new()),
+            old: HashSet::with_hasher(Folding::new()),
+        }
     }
 }
 
@@ -78,7 +117,15 @@ impl Generations {
         self.young.contains(&hash) || self.old.contains(&hash)
     }
 
-    pub(crate) fn contains_young(&self, hash: SequenceHash) -> bool {
-        self.young.contains(&hash)
+    fn is_empty(&self) -> bool {
+        self.young.is_empty() && self.old.is_empty()
+    }
+
+    /// The younger generation becomes the older one; answers how many were lost with what was that.
+    fn age(&mut self) -> u64 {
+        let empty = HashSet::with_hasher(Folding::new());
+        let young = mem::replace(&mut self.young, empty);
+        let lost = mem::replace(&mut self.old, young);
+        lost.len() as u64
     }
 }

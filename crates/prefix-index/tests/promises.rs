@@ -127,6 +127,26 @@ fn what_is_remembered_of_requests_is_bounded_and_the_latest_and_shallowest_stay(
     assert!((50..=100).contains(&depth), "{depth}");
 }
 
+#[test]
+fn what_is_carried_again_stays_remembered_and_is_gone_on_with() {
+    let mut carried = Carried::new(4_000);
+    let long: Vec<SequenceHash> = sequence_hashes(&chain(1_000));
+    for turn in 0..100 {
+        let own: Vec<_> = (0..50)
+            .map(|it| BlockHash::new(1 << 40 | turn << 20 | it))
+            .collect();
+        let others = sequence_hashes(&own);
+        carried.record(&namespace(), &others);
+        carried.record(&namespace(), &long[..900]);
+        assert_eq!(carried.depth(&namespace(), &long), 900);
+    }
+
+    let parted = [&long[..700], &sequence_hashes(&chain(3))[2..]].concat();
+    let depth = carried.depth(&namespace(), &parted);
+    assert!((640..=700).contains(&depth), "{depth}");
+    assert!(0 < carried.forgotten());
+}
+
 /// 512 blocks against 64 targets. Prints the time a lookup; the bound is loose, for debug builds and busy
 /// machines.
 #[test]

@@ -7,7 +7,7 @@ use axum::http::HeaderMap;
 use bytes::Bytes;
 use domain::{
     BlockSize, ConversationId, DpRank, Endpoint, HashSeed, ModelName, Namespace, SequenceHash,
-    Tokens, WorkerId, block_hashes, sequence_hashes,
+    Tokens, WorkerId, prefix_hashes,
 };
 use engine_wire::{CLIENT_RANK_HEADERS, takes_salt};
 use routing::admission::Priority;
@@ -147,10 +147,9 @@ impl Intake {
     pub(crate) fn blocks_of(&self, replica: &Replica, tokens: &[u32]) -> Blocks {
         let seed = HashSeed::of(None, self.salt.as_deref());
         let sizes = replica.mind.lock().block_sizes(&self.model);
-        let hashes = sizes.into_iter().map(|size| {
-            let blocks = block_hashes(tokens, size, seed);
-            (size, sequence_hashes(&blocks))
-        });
+        let hashes = sizes
+            .into_iter()
+            .map(|size| (size, prefix_hashes(tokens, size, seed)));
         Blocks {
             isl: Tokens::new(tokens.len() as u64),
             hashes: hashes.collect(),

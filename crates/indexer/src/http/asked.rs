@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use domain::{
-    BlockHash, BlockSize, HashSeed, Namespace, SequenceHash, Worker, block_hashes, sequence_hashes,
+    BlockHash, BlockSize, HashSeed, Namespace, SequenceHash, Worker, prefix_hashes, sequence_hashes,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, de};
@@ -78,10 +78,7 @@ impl Asked for ByTokens {
 
     fn hashes(&self, workers: &[Worker]) -> Result<Vec<(BlockSize, Vec<SequenceHash>)>, Refusal> {
         let seed = HashSeed::of(self.about.lora(), self.about.salt());
-        let of = |size: BlockSize| {
-            let blocks = block_hashes(&self.token_ids, size, seed);
-            (size, sequence_hashes(&blocks))
-        };
+        let of = |size: BlockSize| (size, prefix_hashes(&self.token_ids, size, seed));
         Ok(sizes(workers).into_iter().map(of).collect())
     }
 }

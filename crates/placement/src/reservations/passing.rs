@@ -1,6 +1,7 @@
 //! Which targets compute how much of a prefix: live reservations by the landmarks they pass.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use domain::SequenceHash;
 
@@ -10,7 +11,14 @@ const LANDMARK_BLOCKS: usize = 64;
 /// How many live reservations pass each landmark, by the slot of their target.
 #[derive(Debug, Default)]
 pub(super) struct Passing {
-    landmarks: HashMap<SequenceHash, Vec<(usize, u32)>>,
+    landmarks: HashMap<SequenceHash, Slots>,
+}
+
+/// How many of one landmark, by slot; most are those of one request.
+#[derive(Debug)]
+enum Slots {
+    One((usize, u32)),
+    Several(Vec<(usize, u32)>),
 }
 
 /// How many leading blocks of a request are being computed, by the slot of the target.
@@ -28,10 +36,9 @@ impl Passing {
     /// One more reservation at `slot` passes these landmarks.
     pub(super) fn enter(&mut self, landmarks: &[SequenceHash], slot: usize) {
         for landmark in landmarks {
-            let slots = self.landmarks.entry(*landmark).or_default();
-            match slots.iter_mut().find(|it| it.0 == slot) {
-                Some((_, count)) => *count += 1,
-                None => slots.push((slot, 1)),
+            match self.landmarks.entry(*landmark) {
+                Entry::Vacant(entry) => drop(entry.insert(Slots::One((slot, 1)))),
+                Entry::Occupied(entry) => entry.into_mut().enter(slot),
             }
         }
     }
@@ -39,17 +46,10 @@ impl Passing {
     /// One of them has ended.
     pub(super) fn leave(&mut self, landmarks: &[SequenceHash], slot: usize) {
         for landmark in landmarks {
-            let Some(slots) = self.landmarks.get_mut(landmark) else {
-                continue;
-            };
-            if let Some(at) = slots.iter().position(|it| it.0 == slot) {
-                slots[at].1 -= 1;
-                if slots[at].1 == 0 {
-                    slots.swap_remove(at);
-                }
-            }
-            if slots.is_empty() {
-                self.landmarks.remove(landmark);
+            if let Entry::Occupied(mut entry) = self.landmarks.entry(*landmark)
+                && entry.get_mut().leave(slot)
+            {
+                entry.remove();
             }
         }
     }
@@ -80,7 +80,7 @@ impl Passing {
     fn between(&self, hashes: &[SequenceHash], (from, to): (usize, usize), found: &mut InFlight) {
         let passing = |landmark: usize| {
             let slots = self.landmarks.get(&hashes[landmark * LANDMARK_BLOCKS - 1]);
-            slots.map_or(0, Vec::len)
+            slots.map_or(0, |it| it.all().len())
         };
         if from == to || passing(from) == passing(to) {
             return;
@@ -99,8 +99,51 @@ impl Passing {
         let end = hashes.len().min((stride + 1) * LANDMARK_BLOCKS);
         for (place, hash) in (start..end).zip(&hashes[start..end]) {
             let depth = u32::try_from(place + 1).unwrap_or(u32::MAX);
-            let slots = self.landmarks.get(hash).into_iter().flatten();
-            slots.for_each(|(slot, _)| found.note(*slot, depth));
+            let slots = self.landmarks.get(hash).map_or(&[][..], Slots::all);
+            slots.iter().for_each(|(slot, _)| found.note(*slot, depth));
+        }
+    }
+}
+
+impl Slots {
+    fn all(&self) -> &[(usize, u32)] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Several(several) => several,
+        }
+    }
+
+    fn enter(&mut self, slot: usize) {
+        let counts = match self {
+            Self::One(one) => std::slice::from_mut(one),
+            Self::Several(several) => several,
+        };
+        if let Some((_, count)) = counts.iter_mut().find(|it| it.0 == slot) {
+            *count += 1;
+            return;
+        }
+        match self {
+            Self::One(one) => *self = Self::Several(vec![*one, (slot, 1)]),
+            Self::Several(several) => several.push((slot, 1)),
+        }
+    }
+
+    /// One at `slot` has ended. Whether none is left.
+    fn leave(&mut self, slot: usize) -> bool {
+        match self {
+            Self::One((at, count)) => {
+                *count -= u32::from(*at == slot);
+                *count == 0
+            }
+            Self::Several(several) => {
+                if let Some(at) = several.iter().position(|it| it.0 == slot) {
+                    several[at].1 -= 1;
+                    if several[at].1 == 0 {
+                        several.swap_remove(at);
+                    }
+                }
+                several.is_empty()
+            }
         }
     }
 }

@@ -19,11 +19,10 @@ impl Router {
         };
         let mut candidates = decision.snapshot.candidates.iter();
         let mut sizes = request.hashes.iter();
-        let last = |(size, blocks): &(BlockSize, Vec<SequenceHash>)| {
-            let depth = blocks_of(ceiling, *size);
-            blocks.get(depth.checked_sub(1)?).copied()
+        let own = |(size, blocks): &(BlockSize, Vec<SequenceHash>)| {
+            let carried = blocks.get(..blocks_of(ceiling, *size));
+            carried.is_some_and(|it| self.carriers.is_carried(&request.model, it))
         };
-        let own = |it| last(it).is_some_and(|it| self.carriers.is_carried(&request.model, it));
         match sizes.any(own) || candidates.any(|it| stored < it.in_flight) {
             true => Carrier::Unfinished,
             false => Carrier::FinishedOrUnknown,
@@ -40,8 +39,7 @@ impl Router {
         };
         let stored = blocks_of(overlap.stored, member.block_size());
         let blocks = self.blocks_at(decision, request);
-        let unannounced = &blocks[stored.min(blocks.len())..];
-        self.carriers.carry(&request.model, unannounced)
+        self.carriers.carry(&request.model, blocks, stored)
     }
 }
 
