@@ -4,6 +4,7 @@ mod block;
 mod drain;
 mod endpoint;
 mod fleet;
+mod folding;
 mod ids;
 mod kv;
 mod load;
@@ -24,6 +25,7 @@ pub use fleet::{
     InvalidTarget, KvEndpoints, MAX_RANKS, RankControl, RankEndpoint, ServiceInstance, ServiceKind,
     Share, Target, TargetState, Worker,
 };
+pub use folding::{Folder, Folding, fold};
 pub use ids::{
     ConversationId, DecisionId, DpRank, Epoch, EventSeq, InstanceId, InvalidId, ModelName,
     TenantId, WorkerId,

@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use domain::{DecisionId, Target, Timestamp, Tokens};
+use domain::{DecisionId, Folding, Target, Timestamp, Tokens};
 
 /// How far ahead work is expected, in seconds.
 pub(crate) const HORIZON: f64 = 60.0;
@@ -48,9 +48,9 @@ pub struct Obligation {
 /// What bound conversations will go on to ask of every target.
 #[derive(Debug, Default)]
 pub struct Obligations {
-    conversations: HashMap<u64, Conversation>,
+    conversations: HashMap<u64, Conversation, Folding>,
     by_silence: BTreeSet<(Timestamp, u64)>,
-    targets: HashMap<Target, Faded>,
+    targets: HashMap<Target, Faded, Folding>,
     /// Uncached tokens of all later turns, and the seconds in which conversations could have had turns, both fading.
     work: Faded,
     seconds: Faded,

@@ -8,7 +8,7 @@ mod passing;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-use domain::{DecisionId, InstanceId, SequenceHash, Target, Timestamp, Tokens};
+use domain::{DecisionId, Folding, InstanceId, SequenceHash, Target, Timestamp, Tokens};
 
 use self::passing::Passing;
 pub use self::passing::{InFlight, landmarks};
@@ -50,7 +50,7 @@ pub struct Reservations {
     live: HashMap<DecisionId, Reservation>,
     leases: BTreeSet<(Timestamp, DecisionId)>,
     /// Where the queue of a target is.
-    slots: HashMap<Target, usize>,
+    slots: HashMap<Target, usize, Folding>,
     queues: Vec<Queue>,
     /// Slots of no target.
     free: Vec<usize>,

@@ -7,10 +7,10 @@ use domain::{Namespace, Target};
 
 use crate::arena::{Arena, Line, WORDS, set_word, word};
 use crate::departed::Departed;
-use crate::hashing::fold;
 use crate::run::{NO_RUN, VERSION, View};
 use crate::sync::{AtomicU64, Conflict, Ordering, begin_read};
 use crate::table::Table;
+use domain::fold;
 
 /// Bits of the parts of tables with an entry a run, and with an entry for every few blocks.
 const RUN_PARTS: u32 = if cfg!(all(loom, test)) { 0 } else { 8 };

@@ -6,6 +6,10 @@ use crate::history::History;
 
 /// Requests that send a sample send the hash of every so many blocks, or of more.
 const SAMPLED: usize = 64;
+/// Of a request so many blocks are remembered whole, in which requests part from each other: of what follows every 64th
+/// and the last. Whoever parts there is found to have parted at the one before; what a rank
+/// has announced is known to the block all the same, from the index.
+const WHOLE: usize = 1_024;
 
 /// The blocks of every recorded request, in arrival order, bounded.
 ///
@@ -51,27 +55,25 @@ impl Carried {
     pub fn record(&mut self, namespace: &Namespace, hashes: &[SequenceHash]) {
         self.history.write(namespace, |seen| {
             let (strides, rest) = hashes.as_chunks::<SAMPLED>();
+            let rest = match WHOLE < hashes.len() {
+                true => &rest[rest.len().saturating_sub(1)..],
+                false => rest,
+            };
             for hash in rest.iter().rev() {
                 if seen.contains_young(*hash) {
                     return;
                 }
                 seen.insert(*hash);
             }
-            for stride in strides.iter().rev() {
+            for (number, stride) in strides.iter().enumerate().rev() {
                 let [within @ .., last] = stride;
                 if seen.contains_young(*last) {
                     return;
                 }
                 let is_new = !seen.contains(*last);
                 seen.insert(*last);
-                if is_new {
-                    // Of what is remembered between two of these a prefix is: the rest need not be looked for.
-                    let known = within.partition_point(|it| seen.contains(*it));
-                    let (known, new) = within.split_at(known);
-                    for hash in new.iter().rev() {
-                        seen.insert_new(*hash);
-                    }
-                    known.iter().rev().for_each(|it| seen.insert(*it));
+                if is_new && number < WHOLE / SAMPLED {
+                    within.iter().rev().for_each(|it| seen.insert(*it));
                 }
             }
         });

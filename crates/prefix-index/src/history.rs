@@ -5,7 +5,7 @@ use std::mem;
 
 use domain::{Namespace, SequenceHash};
 
-use crate::hashing::Folding;
+use domain::Folding;
 
 /// Two generations a namespace. When the younger ones together reach half the bound, all of them become
 /// the older ones, and what was older is forgotten.
@@ -20,7 +20,7 @@ pub(crate) struct History {
 }
 
 /// What is remembered of one namespace.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Generations {
     young: HashSet<SequenceHash, Folding>,
     old: HashSet<SequenceHash, Folding>,
@@ -79,19 +79,13 @@ impl History {
 impl Writing<'_> {
     /// Remembers `hash`, as the youngest.
     pub(crate) fn insert(&mut self, hash: SequenceHash) {
-        if self.insert_new(hash) {
-            self.of.old.remove(&hash);
-        }
-    }
-
-    /// The same of one that is not remembered as an old one. Whether it was not young before.
-    pub(crate) fn insert_new(&mut self, hash: SequenceHash) -> bool {
         if self.history.young == self.history.most_young {
             self.history.age(self.of);
         }
-        let is_new = self.of.young.insert(hash);
-        self.history.young += usize::from(is_new);
-        is_new
+        if self.of.young.insert(hash) {
+            self.of.old.remove(&hash);
+            self.history.young += 1;
+        }
     }
 
     pub(crate) fn contains(&self, hash: SequenceHash) -> bool {
@@ -100,15 +94,6 @@ impl Writing<'_> {
 
     pub(crate) fn contains_young(&self, hash: SequenceHash) -> bool {
         self.of.young.contains(&hash)
-    }
-}
-
-impl Default for Generations {
-    fn default() -> Self {
-        Self {
-            young: HashSet::with_hasher(Folding::new()),
-            old: HashSet::with_hasher(Folding::new()),
-        }
     }
 }
 
@@ -123,8 +108,7 @@ impl Generations {
 
     /// The younger generation becomes the older one; answers how many were lost with what was that.
     fn age(&mut self) -> u64 {
-        let empty = HashSet::with_hasher(Folding::new());
-        let young = mem::replace(&mut self.young, empty);
+        let young = mem::take(&mut self.young);
         let lost = mem::replace(&mut self.old, young);
         lost.len() as u64
     }

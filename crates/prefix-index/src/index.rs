@@ -8,12 +8,12 @@ use domain::{Epoch, KvOp, Namespace, StoredBlocks, Target, WorkerId};
 
 use crate::chain::{Chain, Under, name_of};
 use crate::forest::Forest;
-use crate::hashing::Folding;
 use crate::holders::Hold;
 use crate::rank::Rank;
 use crate::sync::{Ordering, begin_write, end_write};
 use crate::work::Work;
 use crate::{Overlap, Reader, Request};
+use domain::Folding;
 
 /// How many blocks of targets let go are swept with each operation, and with each block of it. More than one
 /// a block, so that the rest cannot grow for ever.
@@ -132,7 +132,7 @@ impl PrefixIndex {
         let forest = Forest::new(departed_bound);
         Self {
             reader: Reader::new(forest.board.clone()),
-            ranks: HashMap::with_hasher(Folding::new()),
+            ranks: HashMap::with_hasher(Folding::default()),
             slots: Slots::default(),
             retired: VecDeque::new(),
             fences: BTreeMap::new(),

@@ -84,7 +84,6 @@ mod digest;
 mod editing;
 mod forest;
 mod ghosts;
-mod hashing;
 mod history;
 mod holders;
 mod index;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use affinity::Owner;
 use domain::{
-    BlockSize, DpRank, Endpoint, Epoch, KvEndpoints, ModelName, RankControl, RankLoad, Target,
-    TargetState, Timestamp, Tokens, Worker, WorkerId,
+    BlockSize, DpRank, Endpoint, Epoch, Folding, KvEndpoints, ModelName, RankControl, RankLoad,
+    Target, TargetState, Timestamp, Tokens, Worker, WorkerId,
 };
 use placement::Reservations;
 
@@ -27,7 +27,7 @@ pub(crate) struct Fleet {
     workers: BTreeMap<WorkerId, Member>,
     /// Incarnations, which may be known before their worker registers.
     epochs: HashMap<WorkerId, Epoch>,
-    targets: HashMap<Target, Memory>,
+    targets: HashMap<Target, Memory, Folding>,
     pub(crate) drains: Drains,
     pub(crate) heard: Heard,
     pub(crate) sources: RankSources,

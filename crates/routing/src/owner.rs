@@ -77,13 +77,14 @@ impl RankSources {
         if worker.dp_size <= 1 {
             return None;
         }
+        let set = self.set(&worker.model)?;
         let key = match self.by_model.contains_key(&worker.model) {
             true => format!("router.rank_sources.{}", worker.model),
             false => "router.rank_source".to_owned(),
         };
         let capability = worker.capability;
         let worker_id = worker.id.clone();
-        match (self.set(&worker.model)?, capability.first_rank) {
+        match (set, capability.first_rank) {
             (Owner::Engine, _) => {
                 (!capability.owns_bindings).then_some(RankSourceError::OwnsNone {
                     key,

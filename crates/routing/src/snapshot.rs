@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use affinity::Binding;
-use domain::{BlockSize, Depths, SequenceHash, Target, TargetState, Timestamp, Tokens};
+use domain::{BlockSize, Depths, Folding, SequenceHash, Target, TargetState, Timestamp, Tokens};
 use placement::{
     Barred, Candidate, Gauge, Held, InFlight, Obligation, Obligations, Reservations, Reserved,
 };
@@ -116,7 +116,7 @@ impl Sources<'_> {
         let (requests, foreign) = member.gauge(target.dp_rank, self.now);
         Candidate {
             state,
-            barred: self.barred(&target),
+            barred: self.barred(&target, memory.avoid_until),
             block_size,
             held: Held {
                 gpu: tokens(held.gpu).max(presumed),
@@ -159,14 +159,13 @@ impl Sources<'_> {
         of_model.unwrap_or_default()
     }
 
-    fn barred(&self, target: &Target) -> Option<Barred> {
+    fn barred(&self, target: &Target, avoided: Option<Timestamp>) -> Option<Barred> {
         if self.request.tried.contains(target) {
             return Some(Barred::Tried);
         }
         if self.request.no_adapter.contains(&target.worker) {
             return Some(Barred::NoAdapter);
         }
-        let avoided = self.fleet.memory(target).avoid_until;
         let endpoint = self.request.endpoint;
         let failed = avoided.is_some_and(|until| until > self.now)
             || self.fleet.refuses(target, endpoint, self.now);
@@ -196,14 +195,14 @@ impl Sources<'_> {
         self.index.into_iter().flatten()
     }
 
-    fn depths(&self) -> HashMap<&Target, Depths> {
+    fn depths(&self) -> HashMap<&Target, Depths, Folding> {
         let groups = self.views().flat_map(|it| &it.groups);
         groups
             .flat_map(|group| group.targets.iter().map(|target| (target, group.depths)))
             .collect()
     }
 
-    fn states(&self) -> HashMap<&Target, TargetState> {
+    fn states(&self) -> HashMap<&Target, TargetState, Folding> {
         let states = self.views().flat_map(|it| &it.not_ready);
         states.map(|(target, state)| (target, *state)).collect()
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use domain::SequenceHash;
+use domain::{Folding, SequenceHash};
 
 /// Every so many blocks of a request its sequence hash is a landmark.
 const LANDMARK_BLOCKS: usize = 64;
@@ -11,7 +11,7 @@ const LANDMARK_BLOCKS: usize = 64;
 /// How many live reservations pass each landmark, by the slot of their target.
 #[derive(Debug, Default)]
 pub(super) struct Passing {
-    landmarks: HashMap<SequenceHash, Slots>,
+    landmarks: HashMap<SequenceHash, Slots, Folding>,
 }
 
 /// How many of one landmark, by slot; most are those of one request.

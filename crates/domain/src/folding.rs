@@ -1,19 +1,20 @@
-//! A quick hasher for targets, keyed so that nobody outside can choose colliding ones.
+//! A quick hasher for names and hashes, keyed so that nobody outside can choose colliding ones.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// Makes hashers with a secret of its own.
+/// Makes hashers with a secret of its own: for maps that are asked hundreds of times a decision.
 #[derive(Clone, Debug)]
-pub(crate) struct Folding(u64);
+pub struct Folding(u64);
 
 /// Multiplies eight bytes at a time and folds the product.
-pub(crate) struct Folder {
+#[derive(Debug)]
+pub struct Folder {
     state: u64,
     secret: u64,
 }
 
-impl Folding {
-    pub(crate) fn new() -> Self {
+impl Default for Folding {
+    fn default() -> Self {
         Self(RandomState::new().hash_one(0_u8) | 1)
     }
 }
@@ -21,6 +22,7 @@ impl Folding {
 impl BuildHasher for Folding {
     type Hasher = Folder;
 
+    #[inline]
     fn build_hasher(&self) -> Folder {
         Folder {
             state: self.0,
@@ -31,12 +33,13 @@ impl BuildHasher for Folding {
 
 /// The two halves of a product, folded into one.
 #[inline]
-pub(crate) const fn fold(a: u64, b: u64) -> u64 {
+pub const fn fold(a: u64, b: u64) -> u64 {
     let product = a as u128 * b as u128;
     (product as u64) ^ (product >> 64) as u64
 }
 
 impl Hasher for Folder {
+    #[inline]
     fn write(&mut self, bytes: &[u8]) {
         for chunk in bytes.chunks(8) {
             let mut word = [0; 8];
@@ -46,18 +49,22 @@ impl Hasher for Folder {
         self.write_u64(bytes.len() as u64);
     }
 
+    #[inline]
     fn write_u8(&mut self, value: u8) {
         self.write_u64(value.into());
     }
 
+    #[inline]
     fn write_u32(&mut self, value: u32) {
         self.write_u64(value.into());
     }
 
+    #[inline]
     fn write_u64(&mut self, value: u64) {
         self.state = fold(self.state ^ value, self.secret).rotate_left(23) ^ self.secret;
     }
 
+    #[inline]
     fn finish(&self) -> u64 {
         fold(self.state, self.secret)
     }
