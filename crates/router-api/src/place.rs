@@ -50,7 +50,7 @@ enum Written {
 
 impl<'a> Placing<'a> {
     /// A request of which this is known, before it goes anywhere.
-    pub(crate) fn new(
+    fn new(
         replica: &'a Arc<Replica>,
         intake: &'a Intake,
         blocks: &'a Blocks,
@@ -90,13 +90,26 @@ impl<'a> Placing<'a> {
         Ok(placing)
     }
 
-    /// Whether [`Self::admitted`] would wait now; its error where it would not, nor let it go.
-    pub(crate) fn would_wait(&self) -> Result<bool, ApiError> {
-        match self.replica.standing(self.intake, self.uncached()) {
-            Standing::Goes => Ok(false),
-            Standing::Waits => Ok(true),
-            Standing::Refused(refusal) => Err(self.replica.admission.refused(refusal)),
+    /// A request that somebody else dispatches, or asks about: it does not wait, and is refused where it could not. Also
+    /// whether [`Self::admitted`] would have waited. The index records those that are committed to.
+    pub(crate) async fn routed(
+        replica: &'a Arc<Replica>,
+        intake: &'a Intake,
+        blocks: &'a Blocks,
+        is_committed: bool,
+    ) -> Result<(Self, bool), ApiError> {
+        let is_recorded = is_committed && !replica.is_waited(intake);
+        let known = replica.ask(intake, blocks, is_recorded).await;
+        let mut placing = Self::new(replica, intake, blocks, known);
+        let would_wait = match replica.standing(intake, placing.uncached()) {
+            Standing::Goes => false,
+            Standing::Waits => true,
+            Standing::Refused(refusal) => return Err(replica.admission.refused(refusal)),
+        };
+        if is_committed && !is_recorded {
+            placing.known = replica.ask_again(intake, blocks, None).await;
         }
+        Ok((placing, would_wait))
     }
 
     /// What has to be computed of it at least.

@@ -84,9 +84,8 @@ async fn serve(
         .blocks(source, &intake, &fields, &held.bytes, authorization)
         .await;
     replica.identify(&mut intake, &blocks, lease.is_some());
-    let known = replica.ask(&intake, &blocks, lease.is_some()).await;
-    let mut placing = Placing::new(replica, &intake, &blocks, known);
-    let would_wait = placing.would_wait()?;
+    let routed = Placing::routed(replica, &intake, &blocks, lease.is_some());
+    let (mut placing, would_wait) = routed.await?;
     let decision = match lease {
         None => placing.preview()?,
         Some(lease) => {

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use contracts::rpc::OverlapRequest;
 use http::StatusCode;
 use router_api::AdmissionConfig;
 
@@ -10,6 +9,11 @@ use crate::asked::{Asked, SERVED, admitting, number, occupy, one_each, prompt};
 use crate::client::Answer;
 use crate::engine::Engine;
 use crate::world::World;
+
+/// Whether the index is to remember what it was asked about last.
+fn last_is_recorded(world: &World) -> bool {
+    world.index.asked.lock().unwrap().last().unwrap().record
+}
 
 fn assert_refused(answer: &Answer, code: &str) {
     assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
@@ -95,23 +99,20 @@ async fn who_finds_the_queue_full_is_told_when_to_come_again() {
     let mut asked = Asked::of(&world);
     let _busy = occupy(&mut asked, &mut engine, 9).await;
     assert_eq!(routed(false).await.json()["would_wait"], true);
+    assert!(!last_is_recorded(&world));
+    assert_eq!(routed(true).await.json()["would_wait"], true);
+    assert!(last_is_recorded(&world));
 
     asked.queue(&prompt(3, 9), &[]).await;
     asked.send(&prompt(4, 9), &[]);
     assert_refused(&asked.answer().await, "queue_full");
-    let recorded = |it: &OverlapRequest| it.record;
     assert!(
-        !world
-            .index
-            .asked
-            .lock()
-            .unwrap()
-            .last()
-            .is_some_and(recorded),
+        !last_is_recorded(&world),
         "it has carried its prompt nowhere"
     );
     assert_refused(&routed(false).await, "queue_full");
     assert_refused(&routed(true).await, "queue_full");
+    assert!(!last_is_recorded(&world));
 
     let refused = r#"rankway_queue_refused_total{cause="full"}"#;
     assert_eq!(world.metric(refused).await, Some(3.0));
