@@ -25,11 +25,12 @@ const IN_JSON: [&str; 16] = [
     "Target",
     "Hint.hint",
 ];
-/// Enums that JSON names, where they are in [`IN_JSON`].
-const NAMED_IN_JSON: [(&str, &str); 3] = [
+/// Fields of these that JSON has in another way: enums by their names, and a number that may be none.
+const OTHERWISE_IN_JSON: [(&str, &str); 4] = [
     ("Decision.endpoint", "endpoint"),
     ("Candidate.state", "target_state"),
     ("Candidate.barred", "barred"),
+    ("Score.weighed", "any_number"),
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -63,7 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             .type_attribute(&path, "#[derive(serde::Serialize, serde::Deserialize)]")
             .type_attribute(&path, attribute);
     }
-    for (field, name) in NAMED_IN_JSON {
+    for (field, name) in OTHERWISE_IN_JSON {
         let attribute = format!("#[serde(with = \"crate::convert::json::{name}\")]");
         builder = builder.field_attribute(format!("rankway.v1.{field}"), attribute);
     }

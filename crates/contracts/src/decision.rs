@@ -3,6 +3,7 @@
 //! A whole record has all that its decision was made from, so that it can be made again, also under another policy. Of
 //! what routing calls a reason, a binding's fate or a lack only the words are here, as the admin API has them.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -98,7 +99,9 @@ pub struct RecordedScore {
     /// Tokens to be computed.
     pub uncached: Tokens,
     /// What the cost is made of, in seconds.
-    pub terms: Vec<(String, f64)>,
+    pub terms: Vec<(Cow<'static, str>, f64)>,
+    /// What a published policy made of it, where it weighs; less is better.
+    pub weighed: Option<f64>,
 }
 
 /// Of a whole snapshot.
@@ -186,14 +189,21 @@ impl RecordedChoice {
 
 impl RecordedScore {
     fn of(scored: &Scored) -> Self {
-        let terms = scored.terms.named().into_iter();
+        let Scored {
+            target,
+            terms,
+            cost,
+            weighed,
+        } = scored;
+        let named = terms.named().into_iter();
         Self {
-            target: scored.target.clone(),
-            cost: scored.cost,
-            credited: scored.terms.credited,
-            uncached: scored.terms.uncached,
-            terms: terms
-                .map(|(name, seconds)| (name.to_owned(), seconds))
+            target: target.clone(),
+            cost: *cost,
+            credited: terms.credited,
+            uncached: terms.uncached,
+            weighed: *weighed,
+            terms: named
+                .map(|(name, seconds)| (Cow::Borrowed(name), seconds))
                 .collect(),
         }
     }

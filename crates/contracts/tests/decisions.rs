@@ -5,6 +5,7 @@
 #[path = "decisions/counted.rs"]
 mod counted;
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use accounting::{Carrier, Chosen, Observation, Waterfall};
@@ -137,9 +138,10 @@ prop_compose! {
         cost in number.clone(),
         credited in tokens(),
         uncached in tokens(),
-        terms in prop::collection::vec(("[a-z]{1,8}", number), 0..4),
+        weighed in prop::option::of(prop_oneof![number.clone(), Just(f64::INFINITY)]),
+        terms in prop::collection::vec(("[a-z]{1,8}".prop_map(Cow::Owned), number), 0..4),
     ) -> RecordedScore {
-        RecordedScore { target, cost, credited, uncached, terms }
+        RecordedScore { target, cost, credited, uncached, terms, weighed }
     }
 }
 

@@ -90,9 +90,10 @@ fn in_words<S: serde::Serializer>(policy: &Policy, to: S) -> Result<S::Ok, S::Er
     to.collect_str(policy)
 }
 
-/// Whether a file is of decisions rather than a trace: its first line says it.
+/// Whether a path is a file of decisions rather than a trace: its first line says it.
 pub(crate) fn are_in(path: &Path) -> bool {
-    let Ok(file) = File::open(path) else {
+    // What can be read only once is a trace.
+    let Some(file) = File::open(path).ok().filter(|_| path.is_file()) else {
         return false;
     };
     let lines = BufReader::new(file.take(LONGEST_LINE)).lines();

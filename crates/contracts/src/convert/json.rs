@@ -57,3 +57,33 @@ macro_rules! named {
 named!(endpoint, Endpoint);
 named!(target_state, TargetState);
 named!(barred, Barred);
+
+/// A number that may be infinite, or none at all: then it is a text.
+pub(crate) mod any_number {
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(untagged)]
+    enum Number {
+        Finite(f64),
+        Other(String),
+    }
+
+    pub(crate) fn serialize<S: Serializer>(number: &Option<f64>, to: S) -> Result<S::Ok, S::Error> {
+        let number = number.map(|it| match it.is_finite() {
+            true => Number::Finite(it),
+            false => Number::Other(it.to_string()),
+        });
+        number.serialize(to)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
+        let number = Option::<Number>::deserialize(from)?;
+        number
+            .map(|it| match it {
+                Number::Finite(it) => Ok(it),
+                Number::Other(text) => text.parse().map_err(D::Error::custom),
+            })
+            .transpose()
+    }
+}

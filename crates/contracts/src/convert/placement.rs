@@ -1,6 +1,8 @@
 //! What a choice is made from and what it comes to, of `records.proto`. Types are taken apart field by field, so that one
 //! that comes to have another does not compile until the field is recorded.
 
+use std::borrow::Cow;
+
 use domain::{BlockSize, DpRank, Epoch, Target, TargetState, Timestamp, Tokens, WorkerId};
 use placement::{
     Barred, Candidate, Gauge, Held, Hint, Obligation, Place, Request, Snapshot, Stuck, Tally,
@@ -348,9 +350,10 @@ impl Wire for RecordedScore {
             credited,
             uncached,
             terms,
+            weighed,
         } = self;
-        let term = |(name, seconds): &(String, f64)| wire::Term {
-            name: name.clone(),
+        let term = |(name, seconds): &(Cow<'static, str>, f64)| wire::Term {
+            name: name.to_string(),
             seconds: Some(*seconds),
         };
         wire::Score {
@@ -359,11 +362,15 @@ impl Wire for RecordedScore {
             credited: credited.get(),
             uncached: uncached.get(),
             terms: terms.iter().map(term).collect(),
+            weighed: *weighed,
         }
     }
 
     fn from_wire(message: wire::Score) -> Result<Self, DecodeError> {
-        let term = |it: wire::Term| Ok((it.name, required::<Self, _>("seconds", it.seconds)?));
+        let term = |it: wire::Term| {
+            let seconds = required::<Self, _>("seconds", it.seconds)?;
+            Ok((Cow::Owned(it.name), seconds))
+        };
         let terms = message.terms.into_iter().map(term);
         Ok(Self {
             target: Target::from_wire(required::<Self, _>("target", message.target)?)?,
@@ -371,6 +378,7 @@ impl Wire for RecordedScore {
             credited: Tokens::new(message.credited),
             uncached: Tokens::new(message.uncached),
             terms: terms.collect::<Result<_, DecodeError>>()?,
+            weighed: message.weighed,
         })
     }
 }

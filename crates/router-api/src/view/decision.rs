@@ -107,6 +107,9 @@ pub(super) struct CostView {
     /// What sums to the total, by name; each a member `NAME_seconds`.
     #[serde(flatten, serialize_with = "in_seconds")]
     pub(super) terms: Vec<(&'static str, f64)>,
+    /// What a published policy made of it instead, where it weighs; less is better.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) weighed: Option<f64>,
 }
 
 fn in_seconds<S: Serializer>(terms: &[(&str, f64)], to: S) -> Result<S::Ok, S::Error> {
@@ -224,6 +227,7 @@ impl CostView {
             credited_tokens: scored.terms.credited.get(),
             uncached_tokens: scored.terms.uncached.get(),
             terms: scored.terms.named().to_vec(),
+            weighed: scored.weighed,
         }
     }
 }
@@ -249,8 +253,10 @@ impl MarginView {
 impl TiesView {
     fn of(choice: &Choice) -> Option<Self> {
         use placement::Reason as By;
+        let published = choice.scores.iter().any(|it| it.weighed.is_some());
         let (among, decided) = match choice.reason {
             By::LeastCost => (1, "its cost"),
+            By::NearTie { among } if published => (among, "a draw by the seed"),
             By::NearTie { among } => (
                 among,
                 "fewest obligations, then two drawn by the seed: rarer blocks, less busy",

@@ -193,6 +193,10 @@ fn candidates(text: &mut String, decision: &DecisionView) -> std::fmt::Result {
                     cost.uncached_tokens,
                     terms.join(" + ")
                 )?;
+                if let Some(weighed) = cost.weighed {
+                    let policy = &decision.policy;
+                    writeln!(text, "  {:<width$} {policy} weighs it {weighed:.4}", "")?;
+                }
             }
             None => writeln!(text, "         -         - (takes nothing new)")?,
         }
