@@ -151,6 +151,7 @@ pub fn run(
             requests: total - world.done,
         });
     }
+    world.measure.close(now);
     let World {
         sessions,
         engines,

@@ -103,3 +103,77 @@ impl Feed {
         held.filter(move |it| now < *it.1).map(|it| it.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use domain::{KvOp, Timestamp};
+
+    use super::{Arrival, Feed, Message};
+    use crate::EventFaults;
+
+    const FAULTS: EventFaults = EventFaults {
+        delay: Duration::from_millis(5),
+        loss: 0.2,
+        duplicate: 0.3,
+        reorder: 0.2,
+        reorder_by: Duration::from_millis(40),
+        repaired_after: None,
+    };
+
+    /// Sends 1,000 messages of each of two ranks, one every 10 ms; when each comes, by rank and in the order of sending.
+    fn sent(faults: EventFaults) -> BTreeMap<usize, Vec<Vec<Timestamp>>> {
+        let mut feed = Feed::new(faults, 1);
+        let mut ranks = BTreeMap::<usize, Vec<Vec<Timestamp>>>::new();
+        for number in 0..2_000 {
+            let rank = number % 2;
+            let message = Message {
+                target: format!("w1#1/{rank}").parse().unwrap(),
+                ops: vec![KvOp::Cleared],
+            };
+            let now = Timestamp::ZERO + Duration::from_millis(10) * (number / 2) as u32;
+            let arrivals = feed.send(message, now);
+            let times = |it: &Arrival| {
+                assert!(now + faults.delay <= it.at, "before it can be there");
+                it.at
+            };
+            ranks
+                .entry(rank)
+                .or_default()
+                .push(arrivals.iter().map(times).collect());
+            assert!(arrivals.iter().all(|it| feed.take(it.message).is_some()));
+        }
+        ranks
+    }
+
+    #[test]
+    fn where_nothing_is_fetched_again_messages_are_lost_late_and_doubled_as_often_as_said() {
+        for of_rank in sent(FAULTS).into_values() {
+            let share = |is: fn(&[Timestamp]) -> bool| {
+                of_rank.iter().filter(|it| is(it)).count() as f64 / 1_000.0
+            };
+            // A lost one that is doubled comes once.
+            assert!((share(|it| it.is_empty()) - 0.2 * 0.7).abs() < 0.04);
+            assert!((share(|it| it.len() == 2) - 0.8 * 0.3).abs() < 0.04);
+            let first: Vec<Timestamp> = of_rank
+                .iter()
+                .filter_map(|it| it.first().copied())
+                .collect();
+            assert!(!first.is_sorted(), "none was late");
+        }
+    }
+
+    #[test]
+    fn what_is_fetched_again_comes_in_order_and_once() {
+        let repaired = EventFaults {
+            repaired_after: Some(Duration::from_millis(200)),
+            ..FAULTS
+        };
+        for of_rank in sent(repaired).into_values() {
+            assert!(of_rank.iter().all(|it| it.len() == 1));
+            assert!(of_rank.iter().flatten().is_sorted());
+        }
+    }
+}

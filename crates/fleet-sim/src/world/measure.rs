@@ -115,6 +115,12 @@ impl Measure {
         self.took = now;
     }
 
+    /// The run is over.
+    pub(super) fn close(&mut self, now: Timestamp) {
+        self.look(now);
+        self.workers.iter_mut().for_each(|it| it.look(now));
+    }
+
     fn rank(&mut self, (worker, dp_rank): (usize, DpRank)) -> &mut Queue {
         &mut self.workers[worker].ranks[dp_rank.get() as usize]
     }
@@ -191,5 +197,68 @@ impl Queues {
             self.at_most += self.most as f64 * seconds;
         }
         self.as_of = self.as_of.max(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use domain::{DpRank, Timestamp, Tokens};
+
+    use super::Measure;
+    use crate::{Random, Setting};
+
+    const WORKERS: usize = 3;
+    const RANKS: usize = 2;
+
+    /// Compared with a look at everything in every millisecond.
+    #[test]
+    fn what_waits_is_added_up_over_time_as_if_it_were_looked_at_all_the_time() {
+        let setting = Setting {
+            warm_up: Duration::from_millis(500),
+            ..Setting::default()
+        };
+        let mut measure = Measure::new(&setting);
+        (0..WORKERS).for_each(|_| measure.add_worker(RANKS as u32));
+        let mut random = Random::new(5);
+        let mut waiting = [[0_u64; RANKS]; WORKERS];
+        let (mut sums, mut of_workers, mut of_all) = ([[0; RANKS]; WORKERS], 0, 0);
+        for millis in 0..4_000 {
+            let now = Timestamp::from_micros(millis * 1_000);
+            if random.chance(0.05) {
+                let mut below = |count: usize| (random.unit() * count as f64) as usize;
+                let (worker, rank) = (below(WORKERS), below(RANKS));
+                let at = (worker, DpRank::new(rank as u32));
+                let tokens = below(1_000) as u64;
+                if waiting[worker][rank] > 1_500 {
+                    measure.begun(at, Tokens::new(tokens), now);
+                    waiting[worker][rank] -= tokens;
+                } else {
+                    measure.sent(at, Tokens::new(tokens), now);
+                    waiting[worker][rank] += tokens;
+                }
+            }
+            if 500 <= millis {
+                for (sums, ranks) in sums.iter_mut().zip(&waiting) {
+                    sums.iter_mut().zip(ranks).for_each(|(sum, it)| *sum += it);
+                }
+                let most = |ranks: &[u64; RANKS]| ranks.iter().copied().max().unwrap();
+                of_workers += waiting.iter().map(most).sum::<u64>();
+                of_all += waiting.iter().map(most).max().unwrap();
+            }
+        }
+
+        measure.close(Timestamp::from_micros(4_000_000));
+        let close =
+            |seconds: f64, millis: u64| (seconds - millis as f64 / 1e3).abs() < 1e-6 * seconds;
+        for (queues, sums) in measure.workers.iter().zip(sums) {
+            for (queue, sum) in queues.ranks.iter().zip(sums) {
+                assert!(close(queue.token_seconds, sum));
+            }
+        }
+        let at_most: f64 = measure.workers.iter().map(|it| it.at_most).sum();
+        assert!(close(at_most, of_workers), "{at_most} {of_workers}");
+        assert!(close(measure.at_most_of_all, of_all));
     }
 }

@@ -162,6 +162,8 @@ impl World<'_> {
         let asked = &session.turns[attempt.turn.turn];
         let prompt = asked.prompt(self.workload.block_size);
         let first = attempt.failures == 0;
+        let again = !first && self.measure.counts(attempt.sent);
+        self.measure.retries += u64::from(again);
         let view = self.setting.index.then(|| {
             self.index
                 .look_up(session.tenant, prompt, first, &self.feed, now)
@@ -189,41 +191,56 @@ impl World<'_> {
             let lasting = lasting(prompt, asked.isl, self.workload.block_size);
             self.routers.ran(attempt.router, lasting, target, now);
         }
-        let refusal = match self.dispatch(id, &attempt, &decision) {
+        match self.dispatch(id, &attempt, &decision) {
             Ok(place) => {
-                let target = Target {
-                    dp_rank: place.1,
-                    ..target_of(&decision)
-                };
-                let held = decision.held_at(&target).unwrap_or_default();
-                let uncached = decision.uncached.unwrap_or(asked.isl.saturating_sub(held));
-                self.measure.sent(place, uncached, now);
-                let open = Open {
-                    decision: decision.id,
-                    place,
-                    target,
-                    leased,
-                    dispatched: now,
-                    uncached,
-                    cached: Tokens::ZERO,
-                    first_token: None,
-                    counts: self.measure.counts(attempt.sent),
-                    attempt,
-                };
-                self.note_kept(&open);
-                self.open.insert(id, open);
-                self.start_pass(place.0, now);
-                self.wake(now);
-                return Tried::Sent;
+                self.open(attempt, &decision, place, leased, now);
+                Tried::Sent
             }
-            Err(refusal) => refusal,
-        };
-        let target = target_of(&decision);
-        self.fail(&mut attempt, (decision.id, &target), leased, refusal, now);
-        match refusal {
-            Status::Invalid => Tried::NoPlace(attempt),
-            _ => Tried::Refused(attempt),
+            Err(refusal) => {
+                let target = target_of(&decision);
+                self.fail(&mut attempt, (decision.id, &target), leased, refusal, now);
+                match refusal {
+                    Status::Invalid => Tried::NoPlace(attempt),
+                    _ => Tried::Refused(attempt),
+                }
+            }
         }
+    }
+
+    /// An engine has taken it.
+    fn open(
+        &mut self,
+        attempt: Attempt,
+        decision: &Decision,
+        place: (usize, DpRank),
+        leased: bool,
+        now: Timestamp,
+    ) {
+        let Turn { session, turn } = attempt.turn;
+        let isl = self.workload.sessions[session].turns[turn].isl;
+        let target = Target {
+            dp_rank: place.1,
+            ..target_of(decision)
+        };
+        let held = decision.held_at(&target).unwrap_or_default();
+        let uncached = decision.uncached.unwrap_or(isl.saturating_sub(held));
+        self.measure.sent(place, uncached, now);
+        let open = Open {
+            decision: decision.id,
+            place,
+            target,
+            leased,
+            dispatched: now,
+            uncached,
+            cached: Tokens::ZERO,
+            first_token: None,
+            counts: self.measure.counts(attempt.sent),
+            attempt,
+        };
+        self.note_kept(&open);
+        self.open.insert(self.requests, open);
+        self.start_pass(place.0, now);
+        self.wake(now);
     }
 
     fn ask_store(&mut self, attempt: &Attempt, now: Timestamp) -> Answer {
@@ -377,7 +394,6 @@ impl World<'_> {
         let mind = &mut self.routers.of(attempt.router).mind;
         mind.finish(decision, &failed(status), now);
         self.release(attempt, target, leased, TurnEnd::Unserved, now);
-        self.measure.retries += u64::from(self.measure.counts(attempt.sent));
         attempt.tried.push(target.clone());
         attempt.failures += 1;
     }
