@@ -21,6 +21,9 @@ const MAX_LEASE: Duration = Duration::from_secs(600);
 const MAX_ENDED: usize = 256;
 /// How long they are remembered: longer than a gauge is believed.
 const ENDED_KEPT: Duration = Duration::from_secs(15);
+/// How long a request may take from its decision until its engine counts it: a large body has to be sent, and an engine
+/// makes tokens of it first.
+const ARRIVED: Duration = Duration::from_secs(2);
 
 /// Prefill work sent to a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,6 +131,28 @@ impl Reservations {
         Some(reservation)
     }
 
+    /// The engine of `target` was idle at the time `at`: what began there long enough before, so that it had arrived, is
+    /// over, although nobody has said so. Those that `stays` holds for are left. Ends the others and answers how many.
+    pub fn reconcile(
+        &mut self,
+        target: &Target,
+        at: Timestamp,
+        stays: impl Fn(&Reservation) -> bool,
+    ) -> usize {
+        let Some(queue) = self.queue(target) else {
+            return 0;
+        };
+        let over = |it: &&Work| ARRIVED <= at.since(it.began);
+        let ids: Vec<DecisionId> = queue.works.iter().filter(over).map(|it| it.id).collect();
+        let mut ended = 0;
+        for id in ids {
+            if !self.live.get(&id).is_some_and(&stays) {
+                ended += usize::from(self.release(id, at).is_some());
+            }
+        }
+        ended
+    }
+
     /// Ends those whose lease is over by `now`.
     pub fn expire(&mut self, now: Timestamp) -> Vec<Reservation> {
         let mut expired = Vec::new();
@@ -196,9 +221,9 @@ impl Reservations {
         Tokens::new(later.min(queue.left(now)).round() as u64)
     }
 
-    /// The router that made a live reservation.
-    pub fn router_of(&self, id: DecisionId) -> Option<&InstanceId> {
-        self.live.get(&id).map(|it| &it.router)
+    /// A live reservation.
+    pub fn get(&self, id: DecisionId) -> Option<&Reservation> {
+        self.live.get(&id)
     }
 
     /// Live reservations of all targets.

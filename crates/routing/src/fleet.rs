@@ -86,7 +86,12 @@ impl Memory {
 impl Fleet {
     pub(crate) fn set_worker(&mut self, worker: Worker, config: &Config) {
         match self.workers.get_mut(&worker.id) {
-            Some(member) => member.worker = worker,
+            Some(member) => {
+                if member.worker.epoch != worker.epoch {
+                    member.gauges.clear();
+                }
+                member.worker = worker;
+            }
             None => {
                 let speed = Speed::new(config);
                 let member = Member {
@@ -104,7 +109,13 @@ impl Fleet {
     }
 
     pub(crate) fn set_epoch(&mut self, worker: &WorkerId, epoch: Epoch) {
-        self.epochs.insert(worker.clone(), epoch);
+        let before = self.epochs.insert(worker.clone(), epoch);
+        // What the incarnation before had to do is over.
+        if before != Some(epoch)
+            && let Some(member) = self.workers.get_mut(worker)
+        {
+            member.gauges.clear();
+        }
     }
 
     /// The state of a worker's rank, without what the index says of it.

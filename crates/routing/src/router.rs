@@ -66,6 +66,8 @@ pub struct Counters {
     pub changes_dropped: u64,
     /// Reservations that ended by their lease.
     pub reservations_expired: u64,
+    /// Reservations of peers that ended because their rank was idle.
+    pub reservations_reconciled: u64,
 }
 
 impl Router {
@@ -170,16 +172,35 @@ impl Router {
     }
 
     /// Takes in a worker's gauges. Those of an unknown worker or rank are ignored.
+    ///
+    /// Where a rank was idle, peers' reservations from before are over, although their end was not heard of. Its own
+    /// requests this router knows better than a gauge.
     pub fn set_load(&mut self, worker: &WorkerId, ranks: &[RankLoad]) {
         self.fleet.set_load(worker, ranks, &self.reservations);
+        let Some(member) = self.fleet.worker(worker) else {
+            return;
+        };
+        let epoch = self.fleet.epoch(member);
+        let idle = |it: &&RankLoad| it.running == 0 && it.waiting == 0 && member.owns(it.dp_rank);
+        for load in ranks.iter().filter(idle) {
+            let target = Target {
+                worker: worker.clone(),
+                epoch,
+                dp_rank: load.dp_rank,
+            };
+            let ended = self
+                .reservations
+                .reconcile(&target, load.at, |it| self.open.contains_key(&it.id));
+            self.counters.reservations_reconciled += u64::try_from(ended).unwrap_or(u64::MAX);
+        }
     }
 
     /// Takes in what another router has sent, or seen the end of. Its own changes come back on the topic and
     /// are ignored, as is what concerns a reservation that `router` did not make.
     pub fn apply_peer(&mut self, router: &InstanceId, change: &ReservationChange, now: Timestamp) {
         let (ReservationChange::Reserve { id, .. } | ReservationChange::Release { id }) = change;
-        let maker = self.reservations.router_of(*id);
-        if *router == self.instance || maker.is_some_and(|it| it != router) {
+        let known = self.reservations.get(*id);
+        if *router == self.instance || known.is_some_and(|it| it.router != *router) {
             return;
         }
         match change {
@@ -191,6 +212,11 @@ impl Router {
                 lease_until,
                 conversation,
             } => {
+                // Told twice, its work has not begun anew.
+                let is_told = |it: &Reservation| it.target == *target && it.uncached == *uncached;
+                if known.is_some_and(is_told) {
+                    return;
+                }
                 if let Some(conversation) = conversation {
                     self.oblige(*conversation, *id, target, *uncached, now);
                 }

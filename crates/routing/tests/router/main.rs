@@ -12,6 +12,7 @@ mod lifecycle;
 mod owner;
 mod ranks;
 mod replay;
+mod replicas;
 mod rival;
 mod room;
 mod spread;
