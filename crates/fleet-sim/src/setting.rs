@@ -25,7 +25,7 @@ pub struct Setting {
     pub index: bool,
     /// How often routers see the engines' gauges: so old is what they know of the load.
     pub gauges_every: Duration,
-    /// How often replicas tell each other what they have reserved; none for 50 ms under our policy, and for
+    /// How often replicas tell each other what they have reserved; none for 10 ms under our policy, and for
     /// `gauges_every` under others', which share no reservations: what others have sent shows with the next gauges.
     pub tell_every: Option<Duration>,
     /// What happens to KV events.
@@ -161,7 +161,7 @@ impl Setting {
     /// How often replicas tell each other what they have reserved.
     pub(crate) fn tells_every(&self) -> Duration {
         /// What `router-api` does.
-        const OURS: Duration = Duration::from_millis(50);
+        const OURS: Duration = Duration::from_millis(10);
         self.tell_every.unwrap_or(match self.policy {
             Policy::Kv(_) => OURS,
             _ => self.gauges_every,

@@ -227,9 +227,17 @@ fn our_own_waiting_requests_are_not_counted_twice() {
     assert_eq!(decision.snapshot.candidates[0].foreign, Tokens::ZERO);
 }
 
+/// BC-30: an engine that has refused once for lack of room is asked again after ten seconds, whatever gauges say.
 #[test]
 fn a_target_is_avoided_after_a_failure_for_its_lease_and_no_longer() {
     let mut world = world();
+    let healthy = |world: &mut World, at: &Target| {
+        let load = RankLoad {
+            dp_rank: at.dp_rank,
+            ..gauge(world.now, 0)
+        };
+        world.router.set_load(&at.worker, &[load]);
+    };
     let request = world.request(&content(1, 10));
     let decision = world.decide(&request, None).unwrap();
     let failed = decision.target().unwrap().clone();
@@ -238,6 +246,7 @@ fn a_target_is_avoided_after_a_failure_for_its_lease_and_no_longer() {
         .finish(request.id, &ended(routing::Status::Refused), world.now);
     world.hold(&failed, &content(1, 10));
     let barred = |world: &mut World| {
+        healthy(world, &failed);
         let request = world.request(&content(1, 10));
         let decision = world.decide(&request, None).unwrap();
         world.router.abandon(request.id, world.now);

@@ -77,6 +77,7 @@ fn hot_prefix(tail: u64, seconds_between: f64) -> (f64, f64) {
     (max_over_mean(ratios.0, 8.0), max_over_mean(ratios.1, 8.0))
 }
 
+/// BC-18: what all hold says nothing of where to go (`placement: in_a_near_tie_a_private_prefix_counts_and_one_held_everywhere_does_not`).
 #[test]
 fn a_hot_prefix_does_not_draw_everything_to_its_holder() {
     for seconds_between in [0.035, 0.05] {
@@ -92,7 +93,7 @@ fn a_burst_on_a_hot_prefix_is_spread_before_anything_is_announced() {
     assert!(work <= 1.1, "work {work}");
 }
 
-/// Long prefills whose answers are one token show up in no gauge until they are over.
+/// BC-22: long prefills whose answers are one token show up in no gauge until they are over.
 #[test]
 fn work_counts_from_the_decision_on() {
     let mut world = World::new(2, 4, Config::default());
@@ -106,6 +107,30 @@ fn work_counts_from_the_decision_on() {
     }
     let even = counts.values().all(|it| (24..=26).contains(it));
     assert!(counts.len() == 8 && even, "{counts:?}");
+}
+
+/// BC-25: one rank is busier than the others by far, which is no reason to leave the one that holds the prefix.
+#[test]
+fn an_imbalance_elsewhere_does_not_draw_a_request_from_who_holds_its_prefix() {
+    for holder in 0..4_usize {
+        let mut world = World::new(4, 1, Config::default());
+        for (number, running) in [10, 11, 30, 10].into_iter().enumerate() {
+            let load = domain::RankLoad {
+                dp_rank: domain::DpRank::new(0),
+                running: if number == holder { 11 } else { running },
+                waiting: 0,
+                kv_used: 0.5,
+                at: world.now,
+            };
+            let id = format!("w{}", number + 1).parse().unwrap();
+            world.router.set_load(&id, &[load]);
+        }
+        let at = target(&format!("w{}#1/0", holder + 1));
+        world.hold(&at, &content(1, 20));
+        let request = world.request(&content(1, 22));
+        let decision = world.decide(&request, None).unwrap();
+        assert_eq!(decision.target(), Some(&at));
+    }
 }
 
 #[test]
