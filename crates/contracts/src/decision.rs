@@ -29,6 +29,8 @@ pub struct DecisionRecord {
     pub model: ModelName,
     /// The endpoint asked.
     pub endpoint: Endpoint,
+    /// How long the request waited for a target before.
+    pub queued: Duration,
     /// The decision of the failed attempt that this one follows.
     pub retry_of: Option<DecisionId>,
     /// Where the request went.

@@ -170,6 +170,7 @@ prop_compose! {
         uncached in prop::option::of(tokens()),
         levels in prop::option::of([tokens(), tokens(), tokens(), tokens()]),
         index_age in prop::option::of(any::<u64>()),
+        queued: u64,
         policy in prop::sample::select(Policy::ALL.to_vec()),
         seed: u64,
         asked in (tokens(), prop::option::of(any::<u64>()), prop::option::of(hint()), prop::option::of(stuck())),
@@ -185,6 +186,7 @@ prop_compose! {
             at: Timestamp::from_micros(at),
             model: "a/model".parse().unwrap(),
             endpoint,
+            queued: Duration::from_nanos(queued),
             retry_of: ids.1.map(DecisionId::new),
             place: places.0,
             wanted: places.1,
@@ -345,6 +347,10 @@ fn fleet(targets: u32) -> Snapshot {
 }
 
 fn decided(targets: u32) -> DecisionRecord {
+    decided_by(Policy::KV, 3, targets)
+}
+
+fn decided_by(policy: Policy, seed: u64, targets: u32) -> DecisionRecord {
     let asked = Request {
         isl: Tokens::new(142_000),
         conversation: Some(7),
@@ -352,13 +358,14 @@ fn decided(targets: u32) -> DecisionRecord {
         stuck: None,
     };
     let snapshot = fleet(targets);
-    let choice = choose(&asked, &snapshot, Policy::KV, 3).unwrap();
+    let choice = choose(&asked, &snapshot, policy, seed).unwrap();
     DecisionRecord {
         id: DecisionId::new(1),
         router: "router-1".parse().unwrap(),
         at: Timestamp::from_micros(1),
         model: "m".parse().unwrap(),
         endpoint: Endpoint::Chat,
+        queued: Duration::ZERO,
         retry_of: None,
         place: choice.place.clone(),
         wanted: None,
@@ -369,8 +376,8 @@ fn decided(targets: u32) -> DecisionRecord {
         uncached: None,
         cacheable: None,
         index_age: None,
-        policy: Policy::KV,
-        seed: 3,
+        policy,
+        seed,
         asked,
         snapshot,
         choice: Some(RecordedChoice::of(&choice)),
@@ -399,14 +406,19 @@ fn a_whole_decision_among_128_targets_fits_into_a_batch() {
 }
 
 #[test]
-fn a_recorded_decision_is_made_again_from_its_line_and_its_bytes() {
-    let record = decided(16);
-    let bytes = DecisionRecord::from_bytes(&record.to_bytes()).unwrap();
-    let line = DecisionRecord::from_json(&record.to_json()).unwrap();
-    for it in [bytes, line] {
-        let again = choose(&it.asked, &it.snapshot, it.policy, it.seed).unwrap();
-        let again = RecordedChoice::of(&again);
-        assert_eq!(again.to_bytes(), it.choice.unwrap().to_bytes());
+fn a_recorded_decision_is_made_again_from_its_line_and_its_bytes_under_every_policy() {
+    for policy in Policy::ALL {
+        for seed in 0..8 {
+            let record = decided_by(*policy, seed, 16);
+            let bytes = DecisionRecord::from_bytes(&record.to_bytes()).unwrap();
+            let line = DecisionRecord::from_json(&record.to_json()).unwrap();
+            for it in [bytes, line] {
+                let again = choose(&it.asked, &it.snapshot, it.policy, it.seed).unwrap();
+                let again = RecordedChoice::of(&again);
+                let then = it.choice.unwrap();
+                assert_eq!(again.to_bytes(), then.to_bytes(), "{policy}");
+            }
+        }
     }
 }
 

@@ -148,6 +148,7 @@ impl<'a> Placing<'a> {
         self.replica
             .remember_place(self.intake, self.blocks, &turn.decision);
         let entry = self.record(&turn.decision, true);
+        turn.recorded();
         self.replica.records.decided(&entry);
         self.replica.shadow.decided(&turn.decision);
         Ok(turn)

@@ -122,6 +122,7 @@ pub(crate) fn decision_record(entry: &Entry, router: &InstanceId) -> DecisionRec
         at: decision.at,
         model: decision.model.clone(),
         endpoint: decision.endpoint,
+        queued: entry.queued,
         retry_of: entry.retry_of,
         place: decision.place.clone(),
         wanted: decision.wanted.clone(),

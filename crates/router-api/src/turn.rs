@@ -51,6 +51,8 @@ pub(crate) struct Turn {
     /// Whether one tenant among several says what became of it: that moves its conversation and judges nothing that
     /// others use too.
     is_hearsay: bool,
+    /// Whether its decision stands and is recorded, so that its outcome is too.
+    is_recorded: bool,
     ended: bool,
 }
 
@@ -83,6 +85,7 @@ impl Turn {
             first_chunk: None,
             measured: Measured::default(),
             is_hearsay: false,
+            is_recorded: false,
             ended: false,
         };
         turn.in_flight(1);
@@ -107,6 +110,11 @@ impl Turn {
         self.in_flight(-1);
         self.decision = Arc::new(decision);
         self.in_flight(1);
+    }
+
+    /// The decision stands: it is recorded, and its outcome will be.
+    pub(crate) fn recorded(&mut self) {
+        self.is_recorded = true;
     }
 
     /// What the decision had to do without.
@@ -304,7 +312,9 @@ impl Turn {
         }
         let end = End { outcome, waterfall };
         replica.ledger.close(&self.decision, end, now);
-        replica.records.ended(&self.decision, end, now);
+        if self.is_recorded {
+            replica.records.ended(&self.decision, end, now);
+        }
     }
 
     /// What others' requests may be placed by: of hearsay neither a failure nor how fast a worker is.

@@ -1,9 +1,11 @@
 //! Why requests went where they went.
 
+use placement::Policy;
+use router_api::Config;
 use serde_json::{Value, json};
 
 use crate::engine::Engine;
-use crate::world::World;
+use crate::world::{World, config};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_of_1500_decisions_is_explained_and_its_terms_sum_to_its_cost() {
@@ -139,4 +141,23 @@ async fn a_decision_that_is_not_remembered_any_more_is_said_to_be_in_the_topic()
     let says = forgotten.error();
     assert!(says.contains("the last 10000 decisions"), "{says}");
     assert!(says.contains("topic decisions"), "{says}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_published_policy_made_of_each_candidate_is_shown_beside_our_cost() {
+    let engine = Engine::start().await;
+    let policy: Policy = "dynamo".parse().unwrap();
+    let world = World::with(Config { policy, ..config() }, &[&engine]).await;
+    world.index.hold("w1#1/1", 64);
+    let routed = world.route(json!({"commit": true})).await;
+    let explained = world.admin("decisions/last").await;
+    assert_eq!(
+        (&explained["policy"], &explained["id"]),
+        (&json!("dynamo"), &routed["id"])
+    );
+    let candidates = explained["candidates"].as_array().unwrap().iter();
+    let weighed = candidates.map(|it| it["cost"]["weighed"].as_f64().unwrap());
+    let weighed: Vec<f64> = weighed.collect();
+    assert!(weighed[1] < weighed[0], "{weighed:?}");
+    assert_eq!(routed["target"], "w1#1/1");
 }

@@ -47,18 +47,36 @@ impl World {
         assert_eq!(answer.status, 200, "{}", answer.json());
     }
 
-    /// All records of a topic, once there are `count`.
-    async fn recorded<T: Encoding>(&self, topic: &bus::TopicSpec, count: usize) -> Vec<(T, Bytes)> {
-        let mut streams = Vec::new();
+    /// All records of a topic, once there are at least `count`.
+    pub(crate) async fn recorded<T: Encoding>(
+        &self,
+        topic: &bus::TopicSpec,
+        count: usize,
+    ) -> Vec<(T, Bytes)> {
+        self.until(async || count <= self.records(topic).await.len())
+            .await;
+        let records = self.records(topic).await.into_iter();
+        records
+            .map(|it| (T::from_bytes(&it).unwrap(), it))
+            .collect()
+    }
+
+    async fn records(&self, topic: &bus::TopicSpec) -> Vec<Bytes> {
+        let mut records = Vec::new();
         for partition in topic.all_partitions() {
-            streams.push(self.bus.read(&partition, Start::Earliest).await.unwrap());
+            let Some(last) = self.bus.tail(&partition).await.unwrap().last else {
+                continue;
+            };
+            let mut stream = self.bus.read(&partition, Start::Earliest).await.unwrap();
+            loop {
+                let delivered = stream.next().await.unwrap().unwrap();
+                records.push(delivered.record.0);
+                if delivered.offset == last {
+                    break;
+                }
+            }
         }
-        let all = futures::stream::select_all(streams);
-        let found = all.take(count).map(|it| {
-            let bytes = it.unwrap().record.0;
-            (T::from_bytes(&bytes).unwrap(), bytes)
-        });
-        crate::soon(found.collect()).await
+        records
     }
 }
 

@@ -1,5 +1,8 @@
 //! Who may ask, and what one tenant's requests mean to another's.
 
+use std::collections::BTreeSet;
+
+use contracts::{DecisionRecord, OutcomeRecord, topics};
 use http::StatusCode;
 use router_api::{Config, SaltSecret, TenantConfig};
 use serde_json::{Value, json};
@@ -314,4 +317,10 @@ async fn a_tenant_that_fails_closed_is_refused_while_the_store_is_silent() {
     // Without a conversation there is nothing to ask the store for, and another tenant does without.
     ask(&world, &mut engine, &[B], &prompt(100..109)).await;
     ask(&world, &mut engine, &[A, named], &prompt(0..9)).await;
+    // Of the one that was refused nothing is recorded, as it was placed nowhere.
+    let decided: Vec<(DecisionRecord, _)> = world.recorded(&topics::DECISIONS, 3).await;
+    let ended: Vec<(OutcomeRecord, _)> = world.recorded(&topics::OUTCOMES, 3).await;
+    let decided: BTreeSet<_> = decided.iter().map(|it| it.0.id).collect();
+    let ended: BTreeSet<_> = ended.iter().map(|it| it.0.id).collect();
+    assert_eq!(decided, ended);
 }
