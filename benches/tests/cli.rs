@@ -116,3 +116,25 @@ fn a_killed_indexer_comes_back_with_equal_digests() {
     assert!(0.0 < figure(row(&rows, "from start after kill -9 to ready"), "ours"));
     assert!(0.0 < figure(row(&rows, "all events again, from memory"), "kv_index"));
 }
+
+#[test]
+fn decisions_are_those_that_the_index_was_filled_for_and_every_part_has_a_row() {
+    let rows = lines("decide --quick --conversations 500 --requests 200 --rounds 1");
+
+    let (summary, rows) = rows.split_last().unwrap();
+    assert_eq!(summary["wrong"], 0);
+    for case in [
+        "decision, p50",
+        "decision, CPU, p99",
+        "hash, p50",
+        "ceiling, p50",
+        "overlap, p50",
+        "decide, p50",
+        "JSON of the body, no part of a decision, p50",
+    ] {
+        let row = row(rows, case);
+        assert_eq!(row["targets"], 128);
+        assert_eq!(row["depth"], 8_875);
+        assert!(0.0 < figure(row, "ours"), "{row}");
+    }
+}
