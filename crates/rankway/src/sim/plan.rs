@@ -83,6 +83,8 @@ enum Requests {
         named: &'static Named,
         path: PathBuf,
         limit: Option<usize>,
+        /// Whether requests of one instant are spread until the next.
+        spread: bool,
     },
 }
 
@@ -96,12 +98,18 @@ impl Case {
     pub(super) fn workload(&self, seed: u64) -> anyhow::Result<Workload> {
         match &self.requests {
             Requests::Drawn { count, draw } => Ok(draw(*count, seed)),
-            Requests::File { named, path, limit } => {
+            Requests::File {
+                named,
+                path,
+                limit,
+                spread,
+            } => {
                 let read = || format!("read the trace {}", path.display());
                 let file = File::open(path).with_context(read)?;
                 let block_size = BlockSize::new(TRACE_BLOCK_TOKENS)?;
                 let trace = Trace::read(BufReader::new(file), block_size, *limit);
-                Ok(named.of_trace(&trace.with_context(read)?))
+                let trace = trace.with_context(read)?;
+                Ok(named.of_trace(&if *spread { trace.spread() } else { trace }))
             }
         }
     }
@@ -201,6 +209,7 @@ fn case(args: &SimArgs, named: &'static Named, policies: Vec<Policy>) -> Result<
             named,
             path: trace_file(args.trace_dir.as_deref(), named.name, name)?,
             limit,
+            spread: false,
         },
     };
     let seeds = match (&args.seeds, args.all) {
@@ -218,7 +227,9 @@ fn case(args: &SimArgs, named: &'static Named, policies: Vec<Policy>) -> Result<
     })
 }
 
-/// Replicas that know the load as it was, under a policy that shares no reservations and under ours.
+/// Replicas that know the load as it was, under a policy that shares no reservations and under ours. Requests that the
+/// trace rounds to one instant are spread: what comes to all replicas at once none can know of, however fast they tell
+/// each other, and that is the trace's rounding.
 fn herding(args: &SimArgs, policies: &[Policy]) -> Result<Vec<Case>, Failure> {
     let named = named("W3-conversation").expect("it is in the catalogue");
     let usual = || ["dynamo", "kv"].map(|it| it.parse().expect("a policy"));
@@ -234,6 +245,9 @@ fn herding(args: &SimArgs, policies: &[Policy]) -> Result<Vec<Case>, Failure> {
             one.about = "the conversation trace, with so many routers and so old a load";
             one.setting.routers = routers;
             one.setting.gauges_every = Duration::from_secs(age);
+            if let Requests::File { spread, .. } = &mut one.requests {
+                *spread = true;
+            }
             cases.push(one);
         }
     }
