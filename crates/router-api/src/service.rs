@@ -128,6 +128,9 @@ impl RouterApi {
         let (shadow, compared) = Shadow::new(config.shadow, &context.registry)?;
         let mut router = Router::new(instance.clone(), config.mind());
         router.set_rank_sources(config.sources());
+        if let Some(policy) = config.shadow {
+            router.keep_for(policy);
+        }
         let tenants = Tenants::new(
             &config.default_tenant,
             &config.tenants,

@@ -18,8 +18,8 @@ use crate::view::{DecisionView, WhyNot, describe};
 
 /// Decisions listed at once unless said otherwise.
 const LISTED: usize = 100;
-/// The most listed at once: some 50 MB of JSON among 128 targets.
-const MOST_LISTED: usize = 1_000;
+/// The most listed at once: some 20 MB of JSON among 128 targets, so that nobody waits long for their being written.
+const MOST_LISTED: usize = 250;
 /// JSON, one object a line.
 const LINES: &str = "application/jsonl";
 

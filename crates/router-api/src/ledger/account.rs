@@ -11,7 +11,8 @@ use crate::view::names::reason_kind;
 
 /// Minutes kept one by one.
 const MINUTES: usize = 60;
-/// Groups told apart in one minute, of 400 bytes each: 100 workers, each with ten reasons. The rest is one group.
+/// Groups told apart in one minute, of 400 bytes each and so 25 MB in all: 100 workers, each with ten reasons. The rest is
+/// one group.
 const MAX_GROUPS: usize = 1_024;
 const MINUTE: Duration = Duration::from_secs(60);
 

@@ -1,5 +1,6 @@
 //! A second policy in the shadow of the one that decides.
 
+use contracts::DecisionRecord;
 use placement::Policy;
 use router_api::Config;
 use serde_json::json;
@@ -55,4 +56,31 @@ async fn a_policy_in_the_shadow_sees_what_is_committed_to_and_leaves_nothing() {
     let refused = none.admin_get("shadow").await;
     assert_eq!(refused.status, 400);
     assert!(refused.error().contains("router.shadow"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_policy_in_the_shadow_keeps_for_itself_is_in_the_decisions() {
+    let engine = Engine::start().await;
+    let shadowed = Config {
+        shadow: Some("sticky_least".parse().unwrap()),
+        ..config()
+    };
+    let world = World::with(shadowed, &[&engine]).await;
+    for _ in 0..2 {
+        let routed = world
+            .route(json!({"conversation": "c", "commit": true}))
+            .await;
+        world.told(&routed, json!({"cached_tokens": 0})).await;
+    }
+    let lines = world.admin_get("decisions?whole=true").await;
+    let lines = String::from_utf8(lines.body.to_vec()).unwrap();
+    let records = lines
+        .lines()
+        .map(|it| DecisionRecord::from_json(it).unwrap());
+    let [second, first] = &records.collect::<Vec<_>>()[..] else {
+        panic!("{lines}");
+    };
+    assert_eq!(first.asked.stuck, None);
+    let stuck = second.asked.stuck.as_ref().unwrap();
+    assert_eq!(Some(&stuck.target), first.place.target());
 }
