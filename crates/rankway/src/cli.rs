@@ -81,7 +81,7 @@ enum Command {
     Setup(SetupArgs),
     /// Serve as a fake vLLM, SGLang or TensorRT-LLM with several attention-DP ranks and KV events
     FakeEngine(FakeEngineArgs),
-    /// Replay a trace in Mooncake format through routing policies, in simulated time
+    /// Replay a trace, or recorded decisions, through routing policies, in simulated time
     Replay(ReplayArgs),
     /// Compare routing policies over workloads, in simulated time
     Sim(SimArgs),
@@ -214,8 +214,13 @@ pub(crate) struct SettingsArgs {
 }
 
 #[derive(Args)]
-#[command(after_help = r#"Each line of the trace is
-{"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [block ids]}"#)]
+#[command(
+    after_help = r#"Each line of the trace is a request, as Mooncake's traces have it,
+{"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [block ids]},
+or a tree of agents, as AgentX's (weka) have it,
+{"block_size": 64, "hash_id_scope": "local", "requests": [{"type": "n", "t": s, "in", "out", "hash_ids",
+"api_time"}, {"type": "subagent", "t": s, "requests": [...]}]}, or a decision that was exported."#
+)]
 pub(crate) struct ReplayArgs {
     /// The trace; `sample` is the one that comes with Rankway
     #[arg(value_name = "TRACE")]
@@ -254,7 +259,7 @@ pub(crate) struct ReplayArgs {
         env = "RANKWAY_REPLAY_KV_BLOCKS"
     )]
     pub(crate) kv_blocks: u32,
-    /// Tokens per block id of the trace
+    /// Tokens per block id of a trace of requests; one of agents says it itself
     #[arg(
         long,
         default_value_t = 512,
@@ -290,7 +295,17 @@ pub(crate) struct ReplayArgs {
         env = "RANKWAY_REPLAY_SEED"
     )]
     pub(crate) seed: u64,
-    /// Replay only the first N requests
+    /// Trees of agents that are live at a time, of a trace of such
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 16,
+        allow_negative_numbers = true,
+        value_parser = whole::<usize>(1..=100_000),
+        env = "RANKWAY_REPLAY_LIVE"
+    )]
+    pub(crate) live: usize,
+    /// Replay only the first N requests, or trees of agents
     #[arg(
         long,
         value_name = "N",

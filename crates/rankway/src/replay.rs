@@ -53,13 +53,11 @@ pub(crate) fn run(args: ReplayArgs) -> Result<(), Failure> {
 
 fn compare(args: &ReplayArgs, stopped: &CancellationToken) -> Result<(), Failure> {
     let fleet = fleet(args)?;
-    let trace = read(args)?;
-    let ceiling = trace.ceiling_of_hash_ids();
+    let Replayed { workload, ceiling } = read(args)?;
     let mut comparison = Comparison {
         workload: args.trace.display().to_string(),
         policies: Vec::new(),
     };
-    let workload = Workload::of_trace(&comparison.workload, &trace, Decode::Here);
     let started = Instant::now();
     let policies = distinct(&args.policy);
     for (number, policy) in policies.iter().enumerate() {
@@ -94,11 +92,12 @@ fn compare(args: &ReplayArgs, stopped: &CancellationToken) -> Result<(), Failure
     if args.json {
         print_json(&comparison)?;
     } else {
-        let requests = trace.requests.len();
+        let requests = workload.requests();
+        let ids = ceiling.map(|it| format!("{it:.4} of all block ids and "));
         print_line(&format!(
-            "{}: {requests} requests, {:.4} of all block ids and {} of all input tokens were carried before",
+            "{}: {requests} requests, {}{} of all input tokens were carried before",
             comparison.workload,
-            ceiling,
+            ids.unwrap_or_default(),
             first_ceiling(&comparison),
         ))?;
         print_line(&comparison.table())?;
@@ -145,32 +144,58 @@ fn fleet(args: &ReplayArgs) -> Result<Fleet, Failure> {
     })
 }
 
-fn read(args: &ReplayArgs) -> Result<Trace, Failure> {
+/// A trace as it is replayed.
+struct Replayed {
+    workload: Workload,
+    /// The share of its block ids that came before, where they are the same for all of it.
+    ceiling: Option<f64>,
+}
+
+fn read(args: &ReplayArgs) -> Result<Replayed, Failure> {
     let block_size = BlockSize::new(args.block_size)
         .map_err(|why| Failure::wrong_use(format!("--block-size: {why}")))?;
     let path = &args.trace;
-    let lines: Box<dyn BufRead> = if path.as_os_str() == "sample" {
+    let shown = path.display().to_string();
+    let mut lines: Box<dyn BufRead> = if path.as_os_str() == "sample" {
         Box::new(SAMPLE)
     } else {
         let file = File::open(path).map_err(|why| {
-            let path = path.display();
-            Failure::wrong_use(format!("open the trace {path}: {why} (or write `sample`)"))
+            Failure::wrong_use(format!("open the trace {shown}: {why} (or write `sample`)"))
         })?;
         Box::new(BufReader::new(file))
     };
-    let trace = Trace::read(lines, block_size, args.limit).with_context(|| {
-        let path = path.display();
-        format!("read the trace {path} (`rankway replay --help` shows its format)")
+    let read =
+        match is_of_agents(&mut lines) {
+            true => Workload::of_weka(&shown, lines, args.live, args.limit, Decode::Here).map(
+                |workload| Replayed {
+                    workload,
+                    ceiling: None,
+                },
+            ),
+            false => Trace::read(lines, block_size, args.limit).map(|trace| Replayed {
+                workload: Workload::of_trace(&shown, &trace, Decode::Here),
+                ceiling: Some(trace.ceiling_of_hash_ids()),
+            }),
+        };
+    let read = read.with_context(|| {
+        format!("read the trace {shown} (`rankway replay --help` shows the formats)")
     });
-    trace.map_err(Failure::wrong_use_chain)
+    read.map_err(Failure::wrong_use_chain)
 }
 
-fn policy_report(report: &Report, ceiling_of_hash_ids: f64) -> PolicyReport {
+/// Whether its beginning is that of a tree of agents. What cannot be read is said when it is.
+fn is_of_agents(lines: &mut dyn BufRead) -> bool {
+    let begins = lines.fill_buf().unwrap_or_default();
+    let has = |key: &[u8]| begins.windows(key.len()).any(|it| it == key);
+    has(b"\"hash_id_scope\"") || (has(b"\"block_size\"") && !has(b"\"timestamp\""))
+}
+
+fn policy_report(report: &Report, ceiling_of_hash_ids: Option<f64>) -> PolicyReport {
     let ttft = Quantiles::of(&report.ttft);
     let work = report.work_max_over_mean();
     let policy_report = PolicyReport::new(report.policy, report.errors, &report.totals, ttft, work);
     PolicyReport {
-        ceiling_of_hash_ids: Some(ceiling_of_hash_ids),
+        ceiling_of_hash_ids,
         ..policy_report
     }
 }

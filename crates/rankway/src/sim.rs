@@ -5,6 +5,8 @@ mod page;
 mod plan;
 mod runs;
 mod table;
+#[cfg(test)]
+mod tests;
 mod verdict;
 
 use std::fs::{self, OpenOptions};

@@ -73,19 +73,7 @@ impl Compared {
     /// Puts together the runs of a case, which stand by policy.
     pub(super) fn new(case: &Case, runs: &[Run]) -> Self {
         let by_policy = runs.chunk_by(|one, other| one.policy == other.policy);
-        let mut policies: Vec<Row> = by_policy.map(Row::new).collect();
-        let best = |of: fn(&Row) -> Option<f64>| policies.iter().filter_map(of).reduce(f64::min);
-        let p50 = best(|it| it.figures.ttft_ms.p50);
-        let p99 = best(|it| it.figures.ttft_ms.p99);
-        let front: Vec<bool> = policies
-            .iter()
-            .map(|it| it.is_on_front(&policies))
-            .collect();
-        for (row, front) in policies.iter_mut().zip(front) {
-            row.on_pareto_front = front;
-            row.ttft_p50_over_best = over(row.figures.ttft_ms.p50, p50);
-            row.ttft_p99_over_best = over(row.figures.ttft_ms.p99, p99);
-        }
+        let policies = beside_each_other(by_policy.map(Row::new).collect());
         let mut seeds: Vec<u64> = runs.iter().map(|it| it.seed).collect();
         seeds.sort_unstable();
         seeds.dedup();
@@ -106,8 +94,22 @@ impl Compared {
     }
 }
 
+/// Says of each how it stands to the others.
+pub(super) fn beside_each_other(mut rows: Vec<Row>) -> Vec<Row> {
+    let best = |of: fn(&Row) -> Option<f64>| rows.iter().filter_map(of).reduce(f64::min);
+    let p50 = best(|it| it.figures.ttft_ms.p50);
+    let p99 = best(|it| it.figures.ttft_ms.p99);
+    let front: Vec<bool> = rows.iter().map(|it| it.is_on_front(&rows)).collect();
+    for (row, front) in rows.iter_mut().zip(front) {
+        row.on_pareto_front = front;
+        row.ttft_p50_over_best = over(row.figures.ttft_ms.p50, p50);
+        row.ttft_p99_over_best = over(row.figures.ttft_ms.p99, p99);
+    }
+    rows
+}
+
 impl Row {
-    fn new(runs: &[Run]) -> Self {
+    pub(super) fn new(runs: &[Run]) -> Self {
         let reports: Vec<&Report> = runs.iter().map(|it| &it.report).collect();
         let mean = |of: fn(&Report) -> Option<f64>| {
             let values: Vec<f64> = reports.iter().filter_map(|it| of(it)).collect();

@@ -82,3 +82,26 @@ async fn an_interrupt_ends_it_soon() {
     assert_eq!(code, Some(130));
     assert!(took.as_secs() < 5, "{took:?}");
 }
+
+#[tokio::test]
+async fn a_trace_of_agents_is_replayed_tree_by_tree() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("agents.jsonl");
+    let tree = r#"{"id":"a","models":["m"],"block_size":64,"hash_id_scope":"local","requests":[{"t":0.0,"type":"n","in":6400,"out":64,"hash_ids":IDS,"api_time":2.0},{"t":3.0,"type":"subagent","agent_id":"x","requests":[{"t":0.0,"type":"s","in":640,"out":8,"hash_ids":[1,2,3,4,5,6,7,8,9,200]}]},{"t":9.0,"type":"s","in":6464,"out":8,"hash_ids":IDS}]}"#;
+    let ids: Vec<u32> = (1..=100).collect();
+    let tree = tree.replace("IDS", &format!("{ids:?}"));
+    fs::write(&path, [tree.as_str(); 6].join("\n")).unwrap();
+    let path = path.to_str().unwrap();
+
+    let args = ["replay", path, "--live", "2", "--policy", "kv", "--json"];
+    let ended = run(&args, &[]).await;
+
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let last = ended.stdout.lines().last().unwrap();
+    let summary: Value = serde_json::from_str(last).unwrap();
+    let kv = &summary["policies"][0];
+    assert_eq!(kv["requests"], 18);
+    // Nothing is carried from one tree to the next.
+    let ceiling = kv["tokens"]["ceiling"].as_u64().unwrap();
+    assert_eq!(ceiling, 6 * (6400 + 9 * 64));
+}

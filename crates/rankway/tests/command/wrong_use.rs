@@ -172,11 +172,13 @@ async fn traces_that_cannot_be_replayed() {
     file("garbage", b"garbage\n");
     file("binary", b"\xff\xfe\x00\n");
     file("empty", b"");
-    let table: [(String, &[&str]); 10] = [
+    file("tree", br#"{"block_size":64,"requests":[{"type":"z"}]}"#);
+    let table: [(String, &[&str]); 11] = [
         (path("missing"), &["missing", "No such file", "`sample`"]),
         (path("garbage"), &["garbage", "line 1", "replay --help"]),
         (path("binary"), &["binary", "line 1"]),
         (path("empty"), &["empty", "no requests"]),
+        (path("tree"), &["tree", "line 1", "`z`"]),
         (path(""), &["Is a directory"]),
         (
             "sample --kv-blocks 0".into(),
