@@ -118,6 +118,13 @@ fn plot(compared: &Compared) -> Option<String> {
         let width = name.len() as f64 * LETTER;
         let label = label(x + 8.0, y, width, &taken);
         taken.push((x + 8.0, label, width));
+        if LINE < (label - y).abs() {
+            let _ = writeln!(
+                svg,
+                "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{label:.1}\"/>",
+                x + 7.0
+            );
+        }
         let name = escaped(&name);
         let shown = human_ms(ms);
         let _ = writeln!(
