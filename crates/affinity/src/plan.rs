@@ -24,9 +24,9 @@ pub struct Prices {
     pub wait: f64,
     /// The same elsewhere, where more has to be computed.
     pub wait_elsewhere: f64,
-    /// All that the turn costs the fleet at the bound target.
+    /// All that the turn costs the fleet at the bound target: what it waits and what it makes others wait.
     pub cost: f64,
-    /// The same elsewhere.
+    /// The same elsewhere, where more has to be computed.
     pub cost_elsewhere: f64,
     /// Computing again what the bound target holds of the prompt.
     pub recompute: f64,
@@ -36,7 +36,7 @@ pub struct Prices {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Patience {
     /// `T_move`, in seconds: a hard binding lets one turn go elsewhere if it has its first token there by more than
-    /// this sooner.
+    /// this sooner, and if that costs the fleet by more than this less: what is computed again is paid by all.
     pub wait: f64,
     /// Seconds by which a soft binding stays beyond the price of computing its prefix again: without any, two short
     /// prompts of nearly equal costs would go back and forth.
@@ -99,9 +99,7 @@ pub fn plan_turn(
             Plan::Rebind(MoveReason::PrefixLost)
         }
         Liveness::Live => match (mode, prices) {
-            (Mode::Hard, Some(it)) if it.wait_elsewhere + patience.wait < it.wait => {
-                Plan::Excursion
-            }
+            (Mode::Hard, Some(it)) if it.is_worth_a_way(patience) => Plan::Excursion,
             (Mode::Soft, Some(it)) if it.is_cheaper_elsewhere(patience) => {
                 Plan::Rebind(MoveReason::Cheaper)
             }
@@ -111,6 +109,12 @@ pub fn plan_turn(
 }
 
 impl Prices {
+    /// Whether the turn gains more than the patience by leaving, and the fleet does too.
+    fn is_worth_a_way(&self, patience: &Patience) -> bool {
+        self.wait_elsewhere + patience.wait < self.wait
+            && self.cost_elsewhere + patience.wait < self.cost
+    }
+
     /// By more than the bonus of the bound target. The cost elsewhere has the recomputation in it already, so that a
     /// binding that has moved for being cheaper does not move back before the difference has turned.
     fn is_cheaper_elsewhere(&self, patience: &Patience) -> bool {
@@ -234,11 +238,11 @@ mod tests {
         assert_eq!((new, off), (Plan::New, Plan::New));
     }
 
-    fn priced(mode: Mode, wait: f64, elsewhere: f64, recompute: f64) -> Plan {
+    fn priced(mode: Mode, cost: f64, elsewhere: f64, recompute: f64) -> Plan {
         let prices = Prices {
-            wait,
+            wait: cost,
             wait_elsewhere: elsewhere,
-            cost: wait,
+            cost,
             cost_elsewhere: elsewhere,
             recompute,
         };

@@ -56,12 +56,13 @@ fn on(fleet: Fleet) -> Setting {
 }
 
 /// Two prefill workers of four ranks. 128 trees send 3.2 requests a second with 9,000 tokens each that nobody has; all
-/// ranks together hold 57 million tokens, one and a half times what live trees can ask for again. The first sessions'
-/// prompts, cold and all at the start, are not counted.
+/// ranks together hold 57 million tokens, one and a half times what live trees can ask for again. A rank computes or
+/// waits for its siblings two thirds of the time. The first sessions' prompts, cold and all at the start, are not
+/// counted.
 pub(super) fn agentx() -> Setting {
     Setting {
         warm_up: RAMP,
-        ..on(fleet(2, 4, 14_000, 6_000.0))
+        ..on(fleet(2, 4, 14_000, 12_000.0))
     }
 }
 

@@ -13,6 +13,9 @@ const HOST_TOKENS_PER_SECOND: f64 = 200_000.0;
 /// Tokens per second from local disk: the same over 5 GB/s.
 const DISK_TOKENS_PER_SECOND: f64 = 20_000.0;
 
+/// Demand on a fleet, as a share of its speed, of which it does not matter who has how much.
+const LITTLE_DEMAND: f64 = 0.05;
+
 /// One candidate and its price.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scored {
@@ -38,7 +41,8 @@ pub struct Terms {
     pub pending: f64,
     /// Computing the uncached tokens.
     pub miss: f64,
-    /// What that computation delays those who come later to a rank in demand.
+    /// What that computation costs others: the place it takes, and the delay of those who come later to a rank in
+    /// demand.
     pub delay: f64,
     /// Fetching blocks from slower tiers.
     pub transfer: f64,
@@ -75,6 +79,7 @@ impl Terms {
 /// Prices every candidate that may be chosen, in the snapshot's order.
 pub(crate) fn scores(request: &Request, snapshot: &Snapshot, weights: &Weights) -> Vec<Scored> {
     let to_come = to_come(request, snapshot);
+    let demand = mean_demand(snapshot);
     let mut scores = Vec::with_capacity(snapshot.candidates.len());
     let of_worker = |a: &Candidate, b: &Candidate| a.target.worker == b.target.worker;
     for ranks in snapshot.candidates.chunk_by(of_worker) {
@@ -82,7 +87,13 @@ pub(crate) fn scores(request: &Request, snapshot: &Snapshot, weights: &Weights) 
         let open = ranks.iter().enumerate();
         for (rank, candidate) in open.filter(|it| it.1.takes_new()) {
             let slowest = slowest.but(rank);
-            let terms = terms(request, snapshot, candidate, slowest, to_come, weights);
+            let terms = terms(
+                request,
+                snapshot,
+                candidate,
+                (slowest, to_come, demand),
+                weights,
+            );
             scores.push(Scored {
                 target: candidate.target.clone(),
                 terms,
@@ -130,8 +141,7 @@ fn terms(
     request: &Request,
     snapshot: &Snapshot,
     candidate: &Candidate,
-    slowest: f64,
-    to_come: f64,
+    (slowest, to_come, demand): (f64, f64, f64),
     weights: &Weights,
 ) -> Terms {
     let credited = credited(candidate);
@@ -150,13 +160,27 @@ fn terms(
         uncached,
         pending: weights.pending * queued / rate,
         miss,
-        delay: miss * delay(candidate.utilisation, weights.delay),
+        delay: miss
+            * (weights.again
+                + delay(demand, weights.delay)
+                + weights.balance * share(candidate.utilisation, demand)),
         transfer: weights.transfer * transfer(candidate),
         lockstep: weights.lockstep * (queued + uncached.as_f64() - alone).max(0.0) / rate,
         decode: weights.decode * f64::from(candidate.active) * candidate.decode_step,
         capacity: weights.capacity * evicted(candidate, uncached) * snapshot.reuse / rate,
         obligation: to_come / rate * delay(ahead, weights.obligation),
     }
+}
+
+/// The mean of what was asked of all targets of late, as a share of their speed.
+fn mean_demand(snapshot: &Snapshot) -> f64 {
+    let sum: f64 = snapshot.candidates.iter().map(|it| it.utilisation).sum();
+    sum / snapshot.candidates.len().max(1) as f64
+}
+
+/// How many times the mean it is, where the fleet has something to do: of next to nothing any share is chance.
+fn share(utilisation: f64, mean: f64) -> f64 {
+    utilisation / (mean + LITTLE_DEMAND)
 }
 
 /// Tokens that the request's conversation will ask in the next minute: nothing is known of it, so it counts as the mean

@@ -41,7 +41,7 @@ fn of_equals_a_conversation_joins_the_fewest_and_keeps_away_from_the_busiest() {
     candidates[2].obligation = bound(2, 15_000.0);
     let choice = choose(&conversation, &snapshot(candidates), Policy::KV, 1).unwrap();
     let obliged: Vec<f64> = choice.scores.iter().map(|it| it.terms.obligation).collect();
-    let wait = 3.0 * 2.0 * 0.25 / 0.75;
+    let wait = 3.0 * 0.25 / 0.75;
     assert!((obliged[1] - wait).abs() < 0.01, "{obliged:?}");
     assert!(obliged[0] < 0.01 && obliged[3] < 0.01, "{obliged:?}");
     assert!(["w1#1/0", "w4#1/0"].contains(&chosen(&choice).as_str()));

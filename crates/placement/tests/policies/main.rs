@@ -168,16 +168,18 @@ fn every_term_of_a_cost_is_computed_as_documented() {
     assert_eq!(terms.uncached, Tokens::new(4_000));
     assert_eq!(terms.pending, 1.0);
     assert_eq!(terms.miss, 4.0);
-    assert_eq!(terms.delay, 4.0 * 2.0, "2 u / (1 - u) seconds a second");
+    let (again, later, share) = (1.0, 3.0 * 0.25 / 0.75, 4.0 * 0.5 / 0.3);
+    let delay = 4.0 * (again + later + share);
+    assert_eq!(terms.delay, delay, "the mean is 0.25");
     assert_eq!(terms.transfer, 2_000.0 / 200_000.0 + 2_000.0 / 20_000.0);
     assert_eq!(terms.lockstep, 2.0, "it ends at 5 s, its sibling at 3 s");
     assert_eq!(terms.decode, 0.2);
     assert_eq!(
         terms.capacity,
-        3.0 * 0.5,
+        4.0 * 3.0 * 0.5,
         "3,000 tokens evicted, half of them wanted again"
     );
-    let sum = 1.0 + 4.0 + 8.0 + terms.transfer + 2.0 + 0.2 + 1.5;
+    let sum = 1.0 + 4.0 + delay + terms.transfer + 2.0 + 0.2 + 6.0;
     assert!((choice.scores[0].cost - sum).abs() < 1e-9);
 }
 
@@ -187,9 +189,9 @@ fn the_rank_that_holds_the_prefix_serves_unless_its_queue_costs_more() {
     candidates[1].held = held(8_000);
     candidates[1].pending = Tokens::new(3_500);
     let choice = kv(&snapshot(candidates.clone()));
-    assert_eq!(chosen(&choice), "w2#1/0", "5.5 + 2 s against 10 + 10 s");
+    assert_eq!(chosen(&choice), "w2#1/0", "3.5 + 3 x 2 s against 3 x 10 s");
     assert_eq!(choice.reason, Reason::LeastCost);
-    candidates[1].pending = Tokens::new(19_000);
+    candidates[1].pending = Tokens::new(25_000);
     assert_ne!(chosen(&kv(&snapshot(candidates))), "w2#1/0");
 }
 
@@ -290,7 +292,7 @@ fn in_a_near_tie_a_private_prefix_counts_and_one_held_everywhere_does_not() {
         assert_eq!(choice.reason, Reason::NearTie { among: 2 });
         chosen(&choice)
     };
-    assert_eq!(pair(320, 320, 0), "w1#1/0", "rare blocks decide");
+    assert_eq!(pair(960, 320, 0), "w1#1/0", "rare blocks decide");
     assert_eq!(
         pair(320, 0, 320),
         "w2#1/0",

@@ -32,15 +32,15 @@ fn numbers_are_printed_where_they_are_not_the_default() {
     let text = "kv:delay=0,near_share=0.125";
     assert_eq!(Policy::Kv(weights).to_string(), text);
     assert_eq!(text.parse(), Ok(Policy::Kv(weights)));
-    assert_eq!("kv:delay=2".parse(), Ok(Policy::KV));
+    assert_eq!("kv:delay=3".parse(), Ok(Policy::KV));
 }
 
 #[test]
 fn a_wrong_number_is_refused_in_words_that_say_what_there_is() {
     assert_eq!(
         refused("kv:speed=1"),
-        "kv has no \"speed\": it has pending, delay, transfer, lockstep, decode, capacity, obligation, \
-         highest_utilisation, near_share, near_seconds, home_seconds"
+        "kv has no \"speed\": it has pending, again, delay, balance, transfer, lockstep, decode, \
+         capacity, obligation, highest_utilisation, near_share, near_seconds, home_seconds"
     );
     assert_eq!(
         refused("random:speed=1"),
