@@ -28,7 +28,7 @@ parameters! {
         /// Of what bound conversations will wait for each other: as of `delay`.
         obligation = 1.0 in 0.0..=1000.0;
         /// Utilisation is taken to be at most this: the price of work has to stay finite where a rank falls behind.
-        highest_utilisation = 0.9 in 0.0..=0.99;
+        highest_utilisation = 0.8 in 0.0..=0.99;
         /// Prices this close to the smallest, as a share of what the request itself waits there, are as good as equal.
         near_share = 0.05 in 0.0..=10.0;
         /// Prices this close to the smallest, in seconds, are as good as equal.
