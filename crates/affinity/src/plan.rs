@@ -75,6 +75,8 @@ pub struct Overlap {
     pub bound: Tokens,
     /// The most that any other eligible target holds of them.
     pub best_elsewhere: Tokens,
+    /// What any target was ever known to hold of them.
+    pub stored: Tokens,
     /// Tokens per block.
     pub block_size: BlockSize,
 }
@@ -123,15 +125,17 @@ impl Prices {
 }
 
 impl Overlap {
-    /// Whether the bound target has lost what the last turn left there: it holds less than half of it, and
-    /// another holds more. Where nobody does, the prefix is computed anew wherever the turn goes.
+    /// Whether the bound target has lost what the last turn left there: it holds less than half of it, and another
+    /// holds more, or it was there and nobody does: then it is computed anew wherever the turn goes, and best where
+    /// there is room for it.
     ///
     /// A turn that carries less than the last one cannot find more than it carries; and the last block may
     /// not have been announced yet.
     fn is_lost(&self, held: Tokens) -> bool {
         let last_block = self.block_size.tokens(1);
         let expected = held.min(self.prompt).saturating_sub(last_block);
-        self.bound + self.bound < expected && self.bound < self.best_elsewhere
+        let is_little = self.bound + self.bound < expected;
+        is_little && (self.bound < self.best_elsewhere || expected <= self.stored)
     }
 }
 
@@ -163,10 +167,19 @@ mod tests {
     }
 
     fn check(held: u64, prompt: u64, bound: u64, best_elsewhere: u64, expected: Plan) {
+        check_stored((held, prompt, bound, best_elsewhere), 0, expected);
+    }
+
+    fn check_stored(
+        (held, prompt, bound, best_elsewhere): (u64, u64, u64, u64),
+        stored: u64,
+        expected: Plan,
+    ) {
         let overlap = Overlap {
             prompt: Tokens::new(prompt),
             bound: Tokens::new(bound),
             best_elsewhere: Tokens::new(best_elsewhere),
+            stored: Tokens::new(stored),
             block_size: BlockSize::new(16).unwrap(),
         };
         let binding = binding(held);
@@ -192,9 +205,12 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_prefix_that_nobody_holds_keeps_its_target() {
+    fn a_prefix_that_nobody_holds_ties_to_no_target_where_it_was_known_to_be() {
         check(1600, 1760, 0, 0, Plan::Keep);
         check(1600, 1760, 160, 160, Plan::Keep);
+        check_stored((1600, 1760, 160, 160), 1568, Plan::Keep);
+        check_stored((1600, 1760, 160, 160), 1584, LOST);
+        check_stored((1600, 1760, 800, 160), 1600, Plan::Keep);
     }
 
     #[test]

@@ -100,11 +100,11 @@ prop_compose! {
         capacity in prop::option::of(tokens()),
         gauge in prop::option::of(gauge(number.clone())),
         tally in prop_oneof![Just(Tally::default()), tally(number.clone())],
-        numbers in [number.clone(), number.clone(), number.clone(), number],
+        numbers in [number.clone(), number.clone(), number.clone(), number.clone(), number],
     ) -> Candidate {
         let [gpu, host, disk] = held;
         let [presumed, in_flight, pending, foreign, resident] = flows;
-        let [utilisation, obliged, prefill_rate, decode_step] = numbers;
+        let [overdue, utilisation, obliged, prefill_rate, decode_step] = numbers;
         // No `..`: a field that is added has to be drawn here too.
         Candidate {
             target,
@@ -123,6 +123,7 @@ prop_compose! {
             tally,
             resident,
             capacity,
+            overdue,
             utilisation,
             obligation: Obligation { tokens: obliged, conversations: counts[1] },
             prefill_rate,

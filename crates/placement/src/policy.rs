@@ -126,12 +126,14 @@ pub enum InvalidPolicy {
         name: String,
     },
     /// The policy has no such number.
-    #[error("{} has no {key:?}: {}", policy.name(), has(*policy))]
+    #[error("{policy} has no {key:?}: {has}")]
     Key {
-        /// The policy.
-        policy: Policy,
+        /// The policy's name.
+        policy: &'static str,
         /// What was written.
         key: String,
+        /// What it has, in words.
+        has: String,
     },
     /// The number is none, or too small or too large.
     #[error("{policy}: {key} is {value:?}: write a number from {least} to {most}")]
@@ -203,8 +205,9 @@ impl Policy {
         let mut parameters = self.parameters();
         let parameter = parameters.iter_mut().find(|it| it.key == key);
         let parameter = parameter.ok_or_else(|| InvalidPolicy::Key {
-            policy,
+            policy: policy.name(),
             key: key.to_owned(),
+            has: has(policy),
         })?;
         let value = text.parse().ok();
         let value = value.filter(|it| parameter.range.contains(it));

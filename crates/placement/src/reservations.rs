@@ -87,6 +87,8 @@ struct Queue {
 struct Work {
     id: DecisionId,
     began: Timestamp,
+    /// When it is done, if all that is there proceeds at the target's rate.
+    due: Timestamp,
     left: f64,
 }
 
@@ -109,10 +111,13 @@ impl Reservations {
         let queue = &mut self.queues[slot];
         queue.proceed(now);
         queue.rate = rate;
+        let left = reservation.uncached.as_f64();
+        let expected = Duration::try_from_secs_f64((queue.left(now) + left) / rate);
         queue.works.push_back(Work {
             id: reservation.id,
             began: now,
-            left: reservation.uncached.as_f64(),
+            due: now + expected.unwrap_or(Duration::MAX),
+            left,
         });
         self.leases
             .insert((reservation.lease_until, reservation.id));
@@ -198,6 +203,25 @@ impl Reservations {
             count: queue.count(),
             in_flight: in_flight.at(slot),
         }
+    }
+
+    /// How much longer than expected the oldest of the requests waits at `target` that its engine had not begun at the
+    /// time `at`, when so many waited there: the queue is then longer than its work, as where memory is short.
+    pub fn overdue(
+        &self,
+        target: &Target,
+        waiting: u32,
+        at: Timestamp,
+        now: Timestamp,
+    ) -> Duration {
+        let Some(queue) = self.queue(target) else {
+            return Duration::ZERO;
+        };
+        // Engines begin in order of arrival.
+        let known = queue.works.partition_point(|it| it.began <= at);
+        let begun = known.saturating_sub(usize::try_from(waiting).unwrap_or(usize::MAX));
+        let oldest = queue.works.range(begun..known).next();
+        oldest.map_or(Duration::ZERO, |it| now.since(it.due))
     }
 
     /// Reservations that were live at `target` at the time `at`, for comparison with a gauge taken then.

@@ -87,6 +87,8 @@ pub struct Candidate {
     pub resident: Tokens,
     /// Tokens its cache can hold, where the engine says.
     pub capacity: Option<Tokens>,
+    /// Seconds that the oldest request which its engine has not begun has waited beyond what it should have.
+    pub overdue: f64,
     /// The share of its prefill speed that was asked for of late, from 0; above 1 it falls behind.
     pub utilisation: f64,
     /// What the conversations bound there will go on to ask, but for the request's own.

@@ -40,6 +40,45 @@ fn reservation(id: u128, rank: u32, uncached: u64, lease_until: Timestamp) -> Re
 }
 
 #[test]
+fn what_its_engine_has_not_begun_is_overdue_once_all_before_it_should_be_done() {
+    let mut book = Reservations::default();
+    let lease = at(1_000.0);
+    for (id, begins) in [(1, 0.0), (2, 1.0), (3, 2.0)] {
+        let work = reservation(id, 0, 2_000, lease);
+        book.reserve(work, RATE, at(begins)).unwrap();
+    }
+    let overdue = |book: &Reservations, waiting, seen, now| {
+        let overdue = book.overdue(&target(0), waiting, at(seen), at(now));
+        overdue.as_secs_f64()
+    };
+    // They should end at 2, 4 and 6 s.
+    assert_eq!(overdue(&book, 2, 3.0, 3.5), 0.0);
+    assert_eq!(
+        overdue(&book, 2, 3.0, 9.0),
+        5.0,
+        "the second is the oldest of two"
+    );
+    assert_eq!(
+        overdue(&book, 1, 3.0, 9.0),
+        3.0,
+        "what runs is not waited for"
+    );
+    assert_eq!(overdue(&book, 0, 3.0, 9.0), 0.0);
+    assert_eq!(
+        overdue(&book, 1, 1.5, 9.0),
+        5.0,
+        "the third was not there then"
+    );
+    assert_eq!(overdue(&book, 99, 3.0, 9.0), 7.0);
+    assert_eq!(
+        book.overdue(&target(1), 3, at(3.0), at(9.0)),
+        Duration::ZERO
+    );
+    book.release(DecisionId::new(2), at(9.0));
+    assert_eq!(overdue(&book, 1, 3.0, 9.0), 3.0);
+}
+
+#[test]
 fn work_falls_at_the_targets_rate_oldest_first() {
     let mut book = Reservations::default();
     let lease = at(100.0);

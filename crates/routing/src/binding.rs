@@ -4,7 +4,7 @@ use affinity::{
     Binding, ConversationKey, Liveness, Mode, MoveReason, Owner, Patience, Plan, Prices, plan_turn,
 };
 use domain::{Target, TargetState, Tokens};
-use placement::{Barred, Candidate, Choice, Scored, Snapshot};
+use placement::{Barred, Candidate, Choice, Snapshot};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// What a plan is made from.
@@ -20,6 +20,8 @@ pub(crate) struct Asked<'a> {
     /// What the policy would choose.
     pub(crate) choice: Option<&'a Choice>,
     pub(crate) isl: Tokens,
+    /// What any target was ever known to hold of the prompt.
+    pub(crate) stored: Tokens,
 }
 
 /// Decides whether a turn is served by its bound target, given the fleet as it is now.
@@ -41,7 +43,7 @@ pub(crate) fn plan(asked: &Asked<'_>) -> Plan {
     // Of a rank that is not known nothing can be said. Where ranks are ignored each turn leaves its prefix at another:
     // to go after it would change the binding after every turn, in vain.
     let known = candidate.filter(|_| bound.knows_rank() && asked.trusted);
-    let overlap = known.and_then(|it| overlap(snapshot, it, asked.isl));
+    let overlap = known.and_then(|it| overlap(snapshot, it, asked.isl, asked.stored));
     let liveness = liveness(snapshot, &bound.target);
     let prices = candidate.and_then(|it| prices(asked, it));
     plan_turn(
@@ -66,10 +68,9 @@ fn prices(asked: &Asked<'_>, bound: &Candidate) -> Option<Prices> {
     let score = |target: &Target| choice.scores.iter().find(|it| it.target == *target);
     let there = score(elsewhere).filter(|_| is_elsewhere)?;
     let here = score(&bound.target)?;
-    let wait = |it: &Scored| it.terms.pending + it.terms.miss + it.terms.transfer;
     Some(Prices {
-        wait: wait(here),
-        wait_elsewhere: wait(there),
+        wait: here.terms.wait(),
+        wait_elsewhere: there.terms.wait(),
         cost: here.cost,
         cost_elsewhere: there.cost,
         recompute: here.terms.credited.as_f64() / bound.prefill_rate,
@@ -94,7 +95,12 @@ fn liveness(snapshot: &Snapshot, target: &Target) -> Liveness {
 }
 
 /// What the index says of the bound target; none where it is silent or knows that it does not know all.
-fn overlap(snapshot: &Snapshot, bound: &Candidate, isl: Tokens) -> Option<affinity::Overlap> {
+fn overlap(
+    snapshot: &Snapshot,
+    bound: &Candidate,
+    isl: Tokens,
+    stored: Tokens,
+) -> Option<affinity::Overlap> {
     if !bound.index_known || !bound.has_events || bound.state != TargetState::Ready {
         return None;
     }
@@ -107,6 +113,7 @@ fn overlap(snapshot: &Snapshot, bound: &Candidate, isl: Tokens) -> Option<affini
         prompt: block_size.tokens(block_size.cacheable_blocks(isl)),
         bound: bound.held.disk.max(bound.in_flight),
         best_elsewhere: elsewhere.max().unwrap_or(Tokens::ZERO),
+        stored,
         block_size,
     })
 }

@@ -140,11 +140,22 @@ impl Sources<'_> {
             resident,
             capacity,
             obligation: self.obligation(&target),
+            overdue: self.overdue(member, &target),
             utilisation: memory.demand_rate(self.now) / member.speed.prefill_rate(),
             prefill_rate: member.speed.prefill_rate(),
             decode_step: member.speed.decode_step(),
             target,
         }
+    }
+
+    fn overdue(&self, member: &Member, target: &Target) -> f64 {
+        let load = member.load(target.dp_rank, self.now);
+        load.map_or(0.0, |it| {
+            let overdue = self
+                .reservations
+                .overdue(target, it.waiting, it.at, self.now);
+            overdue.as_secs_f64()
+        })
     }
 
     /// What the request that this one goes on with left at `target`, if it ran there.

@@ -233,6 +233,7 @@ impl Wire for Candidate {
             tally,
             resident,
             capacity,
+            overdue,
             utilisation,
             obligation:
                 Obligation {
@@ -269,6 +270,7 @@ impl Wire for Candidate {
             decode_step: Some(*decode_step),
             gauge: gauge.as_ref().map(Gauge::to_wire),
             tally: tally.map(Tally::to_wire),
+            overdue: Some(*overdue),
         }
     }
 
@@ -301,6 +303,7 @@ impl Wire for Candidate {
                 .map_or(Ok(Tally::default()), Tally::from_wire)?,
             resident: Tokens::new(message.resident),
             capacity: message.capacity.map(Tokens::new),
+            overdue: required::<Self, _>("overdue", message.overdue)?,
             utilisation: required::<Self, _>("utilisation", message.utilisation)?,
             obligation: Obligation {
                 tokens: required::<Self, _>("obliged", message.obliged)?,

@@ -31,6 +31,7 @@ fn fleet(targets: u32) -> Snapshot {
         tally: Tally::default(),
         resident: Tokens::new(10_000_000),
         capacity: Some(Tokens::new(10_000_000)),
+        overdue: 0.0,
         utilisation: 0.1 + 0.2,
         obligation: Obligation {
             tokens: 1.0 / 3.0,

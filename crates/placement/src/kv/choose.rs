@@ -35,10 +35,7 @@ fn near<'a>(
     let scored = snapshot.candidates.iter().filter(|it| it.takes_new());
     let open = || scored.clone().zip(scores).filter(|it| is_open(it.0));
     let cheapest = open().min_by(|a, b| a.1.cost.total_cmp(&b.1.cost));
-    let (least, wait) = cheapest.map_or((f64::INFINITY, 0.0), |(_, it)| {
-        let terms = &it.terms;
-        (it.cost, terms.pending + terms.miss + terms.transfer)
-    });
+    let (least, wait) = cheapest.map_or((f64::INFINITY, 0.0), |(_, it)| (it.cost, it.terms.wait()));
     let limit = match request.hint {
         Some(Hint::Home(_)) => least + weights.home_seconds,
         _ => least + (wait * weights.near_share).max(weights.near_seconds),

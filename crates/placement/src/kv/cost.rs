@@ -1,6 +1,6 @@
 //! What placing a request at a target costs the fleet, in seconds.
 //!
-//! `cost = pending + miss + delay + transfer + lockstep + decode + capacity + obligation`, each as weighed.
+//! `cost = pending + overdue + miss + delay + transfer + lockstep + decode + capacity + obligation`, each as weighed.
 
 use domain::{Target, Tokens};
 
@@ -39,6 +39,8 @@ pub struct Terms {
     pub uncached: Tokens,
     /// Waiting for the prefill work that is there already.
     pub pending: f64,
+    /// Waiting longer than that work takes, as those do that wait there already.
+    pub overdue: f64,
     /// Computing the uncached tokens.
     pub miss: f64,
     /// What that computation costs others: the place it takes, and the delay of those who come later to a rank in
@@ -58,9 +60,10 @@ pub struct Terms {
 
 impl Terms {
     /// The terms that sum to the cost, by name, in seconds. Whoever shows, records or compares costs goes by this list.
-    pub const fn named(&self) -> [(&'static str, f64); 8] {
+    pub const fn named(&self) -> [(&'static str, f64); 9] {
         [
             ("pending", self.pending),
+            ("overdue", self.overdue),
             ("miss", self.miss),
             ("delay", self.delay),
             ("transfer", self.transfer),
@@ -69,6 +72,11 @@ impl Terms {
             ("capacity", self.capacity),
             ("obligation", self.obligation),
         ]
+    }
+
+    /// What the request itself waits for its first token.
+    pub fn wait(&self) -> f64 {
+        self.pending + self.overdue + self.miss + self.transfer
     }
 
     fn sum(&self) -> f64 {
@@ -159,6 +167,7 @@ fn terms(
         credited,
         uncached,
         pending: weights.pending * queued / rate,
+        overdue: weights.overdue * candidate.overdue,
         miss,
         delay: miss
             * (weights.again

@@ -7,6 +7,8 @@ parameters! {
     Weights {
         /// Of waiting for the work that is there already.
         pending = 1.0 in 0.0..=1000.0;
+        /// Of what the oldest that waits there has waited beyond what it should have.
+        overdue = 2.0 in 0.0..=1000.0;
         /// What a second of computing weighs besides, at any load: it takes the place of what others would find cached,
         /// and leaves two copies of what one would have done for.
         again = 1.0 in 0.0..=1000.0;

@@ -33,6 +33,7 @@ fn idle(target: &str) -> Candidate {
         tally: Tally::default(),
         resident: Tokens::ZERO,
         capacity: None,
+        overdue: 0.0,
         utilisation: 0.0,
         obligation: Obligation::default(),
         prefill_rate: 1_000.0,

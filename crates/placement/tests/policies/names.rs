@@ -39,7 +39,7 @@ fn numbers_are_printed_where_they_are_not_the_default() {
 fn a_wrong_number_is_refused_in_words_that_say_what_there_is() {
     assert_eq!(
         refused("kv:speed=1"),
-        "kv has no \"speed\": it has pending, again, delay, balance, transfer, lockstep, decode, \
+        "kv has no \"speed\": it has pending, overdue, again, delay, balance, transfer, lockstep, decode, \
          capacity, obligation, highest_utilisation, near_share, near_seconds, home_seconds"
     );
     assert_eq!(

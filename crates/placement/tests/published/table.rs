@@ -150,6 +150,7 @@ pub(crate) fn idle(worker: &str, block_size: BlockSize) -> Candidate {
         tally: Tally::default(),
         resident: Tokens::ZERO,
         capacity: None,
+        overdue: 0.0,
         utilisation: 0.0,
         obligation: Obligation::default(),
         prefill_rate: 1_000.0,

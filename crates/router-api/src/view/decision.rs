@@ -95,6 +95,8 @@ pub(super) struct CandidateView {
     pub(super) obliged_tokens: f64,
     pub(super) prefill_tokens_per_second: f64,
     pub(super) decode_step_seconds: f64,
+    /// What the oldest that waits there has waited beyond what it should have.
+    pub(super) overdue_seconds: f64,
     /// None where it could not be chosen.
     pub(super) cost: Option<CostView>,
 }
@@ -215,6 +217,7 @@ impl CandidateView {
             obliged_tokens: candidate.obligation.tokens,
             prefill_tokens_per_second: candidate.prefill_rate,
             decode_step_seconds: candidate.decode_step,
+            overdue_seconds: candidate.overdue,
             cost: score.map(CostView::of),
         }
     }

@@ -93,6 +93,7 @@ impl Router {
             snapshot: &snapshot,
             choice: choice.as_ref().ok(),
             isl: request.isl,
+            stored: overlap.map_or(Tokens::ZERO, |it| it.stored),
         };
         let verdict = verdict(&turn, request, &choice)?;
         let verdict = self.steered(verdict, request.endpoint);
