@@ -15,7 +15,7 @@ parameters! {
         /// What a second of delay to later requests weighs against one of this request's own. With an open queue of
         /// utilisation `u`, work that keeps a rank busy for a second delays those who come before it is idle again
         /// by `u / (1 - u)` seconds in all; `u` is the fleet's, so that every target's work has one price.
-        delay = 3.0 in 0.0..=1000.0;
+        delay = 3.5 in 0.0..=1000.0;
         /// What a second of computing weighs more where of late as much was asked for as elsewhere in the mean; where
         /// twice as much was, twice this.
         balance = 4.0 in 0.0..=1000.0;

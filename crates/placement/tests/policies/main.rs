@@ -169,7 +169,7 @@ fn every_term_of_a_cost_is_computed_as_documented() {
     assert_eq!(terms.uncached, Tokens::new(4_000));
     assert_eq!(terms.pending, 1.0);
     assert_eq!(terms.miss, 4.0);
-    let (again, later, share) = (1.0, 3.0 * 0.25 / 0.75, 4.0 * 0.5 / 0.3);
+    let (again, later, share) = (1.0, 3.5 * 0.25 / 0.75, 4.0 * 0.5 / 0.3);
     let delay = 4.0 * (again + later + share);
     assert_eq!(terms.delay, delay, "the mean is 0.25");
     assert_eq!(terms.transfer, 2_000.0 / 200_000.0 + 2_000.0 / 20_000.0);

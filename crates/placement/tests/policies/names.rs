@@ -32,7 +32,7 @@ fn numbers_are_printed_where_they_are_not_the_default() {
     let text = "kv:delay=0,near_share=0.125";
     assert_eq!(Policy::Kv(weights).to_string(), text);
     assert_eq!(text.parse(), Ok(Policy::Kv(weights)));
-    assert_eq!("kv:delay=3".parse(), Ok(Policy::KV));
+    assert_eq!("kv:delay=3.5".parse(), Ok(Policy::KV));
 }
 
 #[test]
