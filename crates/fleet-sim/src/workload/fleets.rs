@@ -62,7 +62,7 @@ fn on(fleet: Fleet) -> Setting {
 pub(super) fn agentx() -> Setting {
     Setting {
         warm_up: RAMP,
-        ..on(fleet(2, 4, 14_000, 12_000.0))
+        ..on(fleet(2, 4, 14_000, 10_000.0))
     }
 }
 
