@@ -85,7 +85,6 @@ async fn why_a_request_did_not_go_somewhere_is_said_in_words() {
         "it did go there"
     );
 
-    world.index.hold("w2#1/1", 64);
     let drain = json!({});
     assert_eq!(
         world.admin_post("workers/w2/drain", &drain).await.status,
