@@ -33,6 +33,12 @@ pub struct Report {
     pub pending_at_most: f64,
     /// The same of the rank that has most of all.
     pub pending_at_most_of_all: f64,
+    /// The requests at the rank that has most of a worker's at each moment, waiting or running, added up over time and
+    /// workers: request-seconds.
+    pub present_at_most: f64,
+    /// The share of the time after the warm-up in which a worker has a pass under way, in the mean of all workers: one
+    /// of its ranks computes then, and the others compute or wait for it.
+    pub busy: f64,
     /// When the last request ended, from the start.
     pub took: Duration,
     /// Output tokens of the requests served.
@@ -61,6 +67,8 @@ pub struct TargetReport {
     pub computed: Tokens,
     /// Prompt tokens that waited there to be computed, as its routers expected, added up over time: token-seconds.
     pub pending: f64,
+    /// Requests there, waiting or running, added up over time: request-seconds.
+    pub present: f64,
 }
 
 /// What became of bindings.
@@ -114,36 +122,61 @@ impl Report {
         max_over_mean(self.targets.iter().map(|it| it.requests as f64))
     }
 
-    /// Queue skew over the run: the pending prefill of the rank where most waited, over the mean of all ranks.
+    /// Queue skew over the run: the requests at the rank that had most, waiting and running, in the mean over time, over
+    /// the mean of all ranks.
+    pub fn queue_max_over_mean(&self) -> Option<f64> {
+        max_over_mean(self.targets.iter().map(|it| it.present))
+    }
+
+    /// The same within a worker, whose ranks wait for each other: of the worker where it is worst.
+    pub fn queue_max_over_mean_in_a_worker(&self) -> Option<f64> {
+        self.in_a_worker(|it| it.present)
+    }
+
+    /// Queue skew at each moment, in the mean over time: the requests at the rank of a worker that has most then, over
+    /// the mean of its ranks.
+    pub fn queue_skew(&self) -> Option<f64> {
+        let most = self.present_at_most * self.ranks_of_a_worker();
+        self.skew(most, |it| it.present)
+    }
+
+    /// Skew of the work that waits, over the run: the pending prefill of the rank where most waited, over the mean of all
+    /// ranks.
     pub fn pending_max_over_mean(&self) -> Option<f64> {
         max_over_mean(self.targets.iter().map(|it| it.pending))
     }
 
     /// The same within a worker, whose ranks wait for each other: of the worker where it is worst.
     pub fn pending_max_over_mean_in_a_worker(&self) -> Option<f64> {
+        self.in_a_worker(|it| it.pending)
+    }
+
+    fn in_a_worker(&self, of: fn(&TargetReport) -> f64) -> Option<f64> {
         let mut workers: BTreeMap<&WorkerId, Vec<f64>> = BTreeMap::new();
         for it in &self.targets {
             let ranks = workers.entry(&it.target.worker).or_default();
-            ranks.push(it.pending);
+            ranks.push(of(it));
         }
         let skews = workers.into_values().filter_map(max_over_mean);
         skews.reduce(f64::max)
     }
 
-    /// Queue skew at each moment, in the mean over time: what waits at the rank of a worker that has most then, over
-    /// the mean of its ranks.
-    pub fn queue_skew(&self) -> Option<f64> {
-        self.skew(self.pending_at_most * self.ranks_of_a_worker())
+    /// Skew of the work that waits at each moment, in the mean over time: what waits at the rank of a worker that has most
+    /// then, over the mean of its ranks.
+    pub fn pending_skew(&self) -> Option<f64> {
+        let most = self.pending_at_most * self.ranks_of_a_worker();
+        self.skew(most, |it| it.pending)
     }
 
     /// The same over the ranks of all workers.
-    pub fn queue_skew_of_all(&self) -> Option<f64> {
-        self.skew(self.pending_at_most_of_all * self.targets.len() as f64)
+    pub fn pending_skew_of_all(&self) -> Option<f64> {
+        let most = self.pending_at_most_of_all * self.targets.len() as f64;
+        self.skew(most, |it| it.pending)
     }
 
-    fn skew(&self, most: f64) -> Option<f64> {
-        let pending: f64 = self.targets.iter().map(|it| it.pending).sum();
-        (pending > 0.0).then(|| most / pending)
+    fn skew(&self, most: f64, of: fn(&TargetReport) -> f64) -> Option<f64> {
+        let all: f64 = self.targets.iter().map(of).sum();
+        (all > 0.0).then(|| most / all)
     }
 
     fn ranks_of_a_worker(&self) -> f64 {

@@ -164,8 +164,17 @@ fn a_lone_request_takes_the_time_of_its_passes() {
     assert_eq!(report.generated, Tokens::new(5));
     // One rank of two of one worker.
     assert_eq!((report.passes, report.idle_passes), (12, 6));
+    assert_eq!(report.pending_skew(), Some(2.0));
+    assert_eq!(report.pending_skew_of_all(), Some(4.0));
+    let there = ttft + 4 * pass(0);
+    let present: Vec<f64> = report.targets.iter().map(|it| it.present).collect();
+    let present: f64 = present.iter().sum();
+    assert!((present - there.as_secs_f64()).abs() < 1e-9, "{present}");
     assert_eq!(report.queue_skew(), Some(2.0));
-    assert_eq!(report.queue_skew_of_all(), Some(4.0));
+    assert_eq!(report.queue_max_over_mean(), Some(4.0));
+    // One worker of two computes, and only when the request is there.
+    let busy = there.as_secs_f64() / 2.0 / report.took.as_secs_f64();
+    assert!((report.busy - busy).abs() < 1e-9, "{}", report.busy);
 }
 
 #[test]

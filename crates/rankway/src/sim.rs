@@ -1,9 +1,11 @@
 //! `rankway sim`: workloads under policies, in simulated time.
 
+mod ablation;
 mod compared;
 mod page;
 mod plan;
 mod runs;
+mod set;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -15,6 +17,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use serde::Serialize;
 
+use self::ablation::Worth;
 use self::compared::Compared;
 use self::verdict::Verdict;
 use crate::cli::SimArgs;
@@ -26,6 +29,9 @@ use crate::report::{print_json, print_line};
 struct Summary<'a> {
     #[serde(flatten)]
     verdict: &'a Verdict,
+    /// What each term is worth, where they were switched off.
+    #[serde(skip_serializing_if = "<[Worth]>::is_empty")]
+    ablation: &'a [Worth],
     /// Whether all runs ended, rather than being interrupted.
     complete: bool,
     workloads: &'a [Compared],
@@ -47,7 +53,10 @@ pub(crate) fn run(args: SimArgs) -> Result<(), Failure> {
         if args.json {
             print_json(&one)?;
         } else {
-            print_line(&table::table(&one))?;
+            print_line(&match args.ablation {
+                true => ablation::table(&one),
+                false => table::table(&one),
+            })?;
         }
         compared.push(one);
         Ok(())
@@ -59,14 +68,16 @@ pub(crate) fn run(args: SimArgs) -> Result<(), Failure> {
         Err(_) => return ended,
     };
     let verdict = Verdict::of(&compared, args.all && complete);
+    let worth = ablation::worth(&compared);
     if args.json {
         print_json(&Summary {
             verdict: &verdict,
+            ablation: &worth,
             complete,
             workloads: &compared,
         })?;
     } else {
-        conclude(&args, &verdict)?;
+        conclude(&args, &verdict, &worth)?;
         if !complete {
             print_line(&format!(
                 "interrupted: {ran} of {planned} runs are in the above"
@@ -80,14 +91,27 @@ pub(crate) fn run(args: SimArgs) -> Result<(), Failure> {
     ended
 }
 
-fn conclude(args: &SimArgs, verdict: &Verdict) -> anyhow::Result<()> {
-    for line in verdict.lines() {
+/// What a first look leads to.
+const NEXT: &str = "\
+* no other policy has both a lower median TTFT and a higher share of the ceiling (hit);
+  work, skew: tokens computed, and requests, at the busiest rank over the mean
+
+Next:
+  rankway sim --workload W1 --policy dynamo,lpwl,sticky_least,kv   coding agents
+  rankway sim --workload W5 --html sim.html                        with a plot
+  rankway sim --workload capacity,scattered,lossy                  whose loss is it?
+  rankway sim --help                                               all workloads and flags";
+
+fn conclude(args: &SimArgs, verdict: &Verdict, worth: &[Worth]) -> anyhow::Result<()> {
+    let lines = match args.ablation {
+        true => ablation::conclusion(worth),
+        false => verdict.lines(),
+    };
+    for line in lines {
         print_line(&line)?;
     }
     if args.workload.is_empty() && !args.all && !args.ablation {
-        print_line(
-            "* no other policy has both a lower median TTFT and a higher share of the ceiling (hit);\n  work: of the busiest rank over the mean. More: rankway sim --help",
-        )?;
+        print_line(NEXT)?;
     }
     Ok(())
 }

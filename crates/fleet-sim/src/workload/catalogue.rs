@@ -184,6 +184,29 @@ pub static CATALOGUE: &[Named] = &[
         compares: true,
     },
     Named {
+        name: "W1-tight",
+        about: "W1 where the caches do not hold all that is asked for again",
+        source: Source::Drawn {
+            requests: 12_000,
+            draw: |requests, seed| agents("W1-tight", requests, seed),
+        },
+        setting: fleets::agentx_tight,
+        compares: true,
+    },
+    Named {
+        name: "W5-tight",
+        about: "W5 where the caches do not hold all that is asked for again",
+        source: Source::Drawn {
+            requests: 8_000,
+            draw: |requests, seed| Workload {
+                name: "W5-tight".to_owned(),
+                ..code_gen(CODE_CONVERSATIONS, requests, seed)
+            },
+        },
+        setting: fleets::code_gen_tight,
+        compares: true,
+    },
+    Named {
         name: "capacity",
         about: "W2 with caches of two thirds of what its sessions ask for again",
         source: Source::Drawn {

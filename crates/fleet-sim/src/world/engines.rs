@@ -1,6 +1,7 @@
 //! The engines, and what they say of themselves.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use domain::{
     BlockSize, Capability, DpRank, EngineHash, EngineKind, Epoch, HeaderSpace, KvEndpoints, KvOp,
@@ -19,6 +20,9 @@ pub(super) struct Engines {
     ranks: u32,
     /// Passes of engines that are no more.
     passes: RankPasses,
+    /// From when passes' times are added up, over all workers.
+    from: Timestamp,
+    busy: Duration,
 }
 
 /// A worker.
@@ -54,6 +58,8 @@ impl Engines {
             config,
             ranks,
             passes: RankPasses::default(),
+            from: Timestamp::ZERO + setting.warm_up,
+            busy: Duration::ZERO,
         };
         for _ in 0..workers {
             engines.add()?;
@@ -135,6 +141,8 @@ impl Engines {
             return None;
         }
         machine.ends_at = machine.engine.next_pass(now).map(|it| it.ends_at);
+        let from = self.from.max(now);
+        self.busy += machine.ends_at.map_or(Duration::ZERO, |it| it.since(from));
         machine.ends_at
     }
 
@@ -188,6 +196,16 @@ impl Engines {
             worker: self.machines[worker].id.clone(),
             epoch: self.machines[worker].epoch,
             dp_rank,
+        }
+    }
+
+    /// The share of the time from the warm-up to `now` in which a worker has a pass under way, in the mean of all.
+    pub(super) fn busy(&self, now: Timestamp) -> f64 {
+        let all = now.since(self.from).as_secs_f64() * self.machines.len() as f64;
+        if all > 0.0 {
+            self.busy.as_secs_f64() / all
+        } else {
+            0.0
         }
     }
 

@@ -31,17 +31,32 @@ pub(super) struct Measure {
 struct Queues {
     ranks: Vec<Queue>,
     as_of: Timestamp,
-    most: u64,
-    at_most: f64,
+    /// Of the rank that has most at the moment.
+    most_pending: Level,
+    most_present: Level,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Queue {
     requests: u64,
     computed: Tokens,
-    /// Tokens that wait, and the same added up over time.
-    pending: u64,
-    token_seconds: f64,
+    /// Tokens that wait.
+    pending: Level,
+    /// Requests that wait or run.
+    present: Level,
+}
+
+/// How much there is of something, and the same added up over time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Level {
+    now: u64,
+    sum: f64,
+}
+
+impl Level {
+    fn last(&mut self, seconds: f64) {
+        self.sum += self.now as f64 * seconds;
+    }
 }
 
 impl Measure {
@@ -69,8 +84,8 @@ impl Measure {
         self.workers.push(Queues {
             ranks: vec![Queue::default(); ranks as usize],
             as_of: self.as_of,
-            most: 0,
-            at_most: 0.0,
+            most_pending: Level::default(),
+            most_present: Level::default(),
         });
     }
 
@@ -84,12 +99,24 @@ impl Measure {
         if self.counts(now) {
             self.rank(at).requests += 1;
         }
-        self.wait(at, now, |pending| pending + uncached.get());
+        self.change(at, now, |queue| {
+            queue.pending.now += uncached.get();
+            queue.present.now += 1;
+        });
     }
 
     /// It waits no more.
     pub(super) fn begun(&mut self, at: (usize, DpRank), uncached: Tokens, now: Timestamp) {
-        self.wait(at, now, |pending| pending.saturating_sub(uncached.get()));
+        self.change(at, now, |queue| {
+            queue.pending.now = queue.pending.now.saturating_sub(uncached.get());
+        });
+    }
+
+    /// It is no longer there.
+    pub(super) fn left(&mut self, at: (usize, DpRank), now: Timestamp) {
+        self.change(at, now, |queue| {
+            queue.present.now = queue.present.now.saturating_sub(1);
+        });
     }
 
     /// A request was served to its end.
@@ -125,18 +152,20 @@ impl Measure {
         &mut self.workers[worker].ranks[dp_rank.get() as usize]
     }
 
-    fn wait(&mut self, at: (usize, DpRank), now: Timestamp, change: impl Fn(u64) -> u64) {
+    fn change(&mut self, at: (usize, DpRank), now: Timestamp, change: impl Fn(&mut Queue)) {
         self.look(now);
         self.workers[at.0].look(now);
-        let queue = self.rank(at);
-        queue.pending = change(queue.pending);
+        change(self.rank(at));
         let queues = &mut self.workers[at.0];
-        queues.most = queues.ranks.iter().map(|it| it.pending).max().unwrap_or(0);
+        let most = |of: fn(&Queue) -> u64| queues.ranks.iter().map(of).max().unwrap_or(0);
+        queues.most_pending.now = most(|it| it.pending.now);
+        queues.most_present.now = most(|it| it.present.now);
     }
 
     /// Adds up what has waited at the busiest rank until now.
     fn look(&mut self, now: Timestamp) {
-        let most = self.workers.iter().map(|it| it.most).max().unwrap_or(0);
+        let most = self.workers.iter().map(|it| it.most_pending.now);
+        let most = most.max().unwrap_or(0);
         self.at_most_of_all += most as f64 * now.since(self.as_of).as_secs_f64();
         self.as_of = self.as_of.max(now);
     }
@@ -158,7 +187,8 @@ impl Measure {
                     },
                     requests: queue.requests,
                     computed: queue.computed,
-                    pending: queue.token_seconds,
+                    pending: queue.pending.sum,
+                    present: queue.present.sum,
                 });
             }
         }
@@ -173,8 +203,10 @@ impl Measure {
             totals: self.totals,
             ttft: self.ttft,
             targets,
-            pending_at_most: self.workers.iter().map(|it| it.at_most).sum(),
+            pending_at_most: self.workers.iter().map(|it| it.most_pending.sum).sum(),
             pending_at_most_of_all: self.at_most_of_all,
+            present_at_most: self.workers.iter().map(|it| it.most_present.sum).sum(),
+            busy: engines.busy(self.took),
             took: self.took.since(Timestamp::ZERO),
             generated: self.generated,
             step: sessions.mean_step(),
@@ -192,9 +224,11 @@ impl Queues {
         let seconds = now.since(self.as_of).as_secs_f64();
         if seconds > 0.0 {
             for queue in &mut self.ranks {
-                queue.token_seconds += queue.pending as f64 * seconds;
+                queue.pending.last(seconds);
+                queue.present.last(seconds);
             }
-            self.at_most += self.most as f64 * seconds;
+            self.most_pending.last(seconds);
+            self.most_present.last(seconds);
         }
         self.as_of = self.as_of.max(now);
     }
@@ -254,11 +288,39 @@ mod tests {
             |seconds: f64, millis: u64| (seconds - millis as f64 / 1e3).abs() < 1e-6 * seconds;
         for (queues, sums) in measure.workers.iter().zip(sums) {
             for (queue, sum) in queues.ranks.iter().zip(sums) {
-                assert!(close(queue.token_seconds, sum));
+                assert!(close(queue.pending.sum, sum));
             }
         }
-        let at_most: f64 = measure.workers.iter().map(|it| it.at_most).sum();
+        let at_most: f64 = measure.workers.iter().map(|it| it.most_pending.sum).sum();
         assert!(close(at_most, of_workers), "{at_most} {of_workers}");
         assert!(close(measure.at_most_of_all, of_all));
+    }
+
+    #[test]
+    fn requests_are_there_from_when_they_are_sent_until_they_leave() {
+        let mut measure = Measure::new(&Setting::default());
+        (0..2).for_each(|_| measure.add_worker(2));
+        let at = |worker, rank| (worker, DpRank::new(rank));
+        let second = |it: u64| Timestamp::from_micros(it * 1_000_000);
+        let tokens = Tokens::new(100);
+
+        // One for four seconds and one for two, beside one for two.
+        measure.sent(at(0, 0), tokens, second(0));
+        measure.sent(at(0, 0), tokens, second(1));
+        measure.begun(at(0, 0), tokens, second(2));
+        measure.sent(at(0, 1), tokens, second(2));
+        measure.left(at(0, 0), second(3));
+        // Two all the time, and one all the time.
+        measure.sent(at(1, 0), tokens, second(0));
+        measure.sent(at(1, 0), tokens, second(0));
+        measure.sent(at(1, 1), tokens, second(0));
+        measure.close(second(4));
+
+        let ranks = measure.workers.iter().flat_map(|it| &it.ranks);
+        let present: Vec<f64> = ranks.map(|it| it.present.sum).collect();
+        assert_eq!(present, [6.0, 2.0, 8.0, 4.0]);
+        let most = measure.workers.iter().map(|it| it.most_present.sum);
+        // 1, 2, 2, 1 in the four seconds of the first worker; 2 in each of the other's.
+        assert_eq!(most.collect::<Vec<_>>(), [6.0, 8.0]);
     }
 }

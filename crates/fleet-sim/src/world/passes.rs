@@ -100,6 +100,7 @@ impl World<'_> {
     }
 
     fn finish(&mut self, open: Open, now: Timestamp) {
+        self.measure.left(open.place, now);
         let Turn { session, turn } = open.attempt.turn;
         let asked = &self.workload.sessions[session].turns[turn];
         let first_token = open.first_token.unwrap_or(now);
@@ -152,6 +153,7 @@ impl World<'_> {
 
     /// Its engine has died.
     pub(super) fn break_off(&mut self, open: Open, now: Timestamp) {
+        self.measure.left(open.place, now);
         let status = match open.first_token {
             Some(_) => Status::Failed,
             None => Status::Unreachable,

@@ -25,11 +25,15 @@ Workloads:
   W4  tenants with long prompts           W8         W1 with restarts, a drain, a new worker
   W5  conversations about code            W9, W10    W1 with lossy events, with cut-off routers
   W3-conversation, W3-conversation-32, W3-synthetic, W3-agentic: one of the traces
+  W1-tight, W5-tight: the same where the caches do not hold all that is asked for again
   capacity, scattered, lossy: three causes of the same loss, told apart by the waterfall
-  herding: 1, 4 and 16 routers that know a load 1, 5 and 15 s old, under dynamo and kv
+  herding: 1, 4 and 16 routers that know a load 1, 5 and 15 s old, under dynamo, lpwl and kv
 
-Each runs on the fleet that it is meant for, which a good policy keeps 60 to 80 % busy. In a table, *
-marks the Pareto front: no other policy has both a lower median TTFT and a higher share of the ceiling.
+Each runs on the fleet that it is meant for. Under kv a rank computes, or waits for a sibling that does,
+four fifths of the time in W1, W6 and W3-synthetic, three quarters in W3-conversation, nine tenths and
+more in W2 and W7. W4 and W5 decode nearly all the time; the load of W4 is its peak, that of W3-agentic
+its first two minutes. In a table, * marks the Pareto front: no other policy has both a lower median
+TTFT and a higher share of the ceiling.
 
 Examples:
   rankway sim                                          a first look, in less than a minute

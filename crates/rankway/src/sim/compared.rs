@@ -4,8 +4,10 @@ use accounting::{Gap, Totals};
 use fleet_sim::Report;
 use serde::Serialize;
 
+use super::ablation::{Without, without};
 use super::plan::Case;
 use super::runs::Run;
+use super::set;
 use crate::report::{PolicyReport, Quantiles};
 
 /// One workload under several policies.
@@ -17,7 +19,14 @@ pub(super) struct Compared {
     pub(super) routers: u32,
     pub(super) load_age_s: f64,
     pub(super) seeds: Vec<u64>,
+    /// What it ran on, in words.
+    pub(super) setting: Vec<String>,
+    /// Ranks of a worker, which wait for each other.
+    pub(super) ranks_of_a_worker: u32,
     pub(super) policies: Vec<Row>,
+    /// What differs without each term that was switched off.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) without: Vec<Without>,
 }
 
 /// One policy: means over its runs, but for counts of requests and tokens, which are sums.
@@ -33,10 +42,18 @@ pub(super) struct Row {
     pub(super) ttft_p99_over_best: Option<f64>,
     /// Whether no other policy has both a lower median TTFT and a higher share of the ceiling.
     pub(super) on_pareto_front: bool,
-    /// Pending prefill over the whole run: of the rank of a worker where most waited, over the mean of its ranks.
+    /// Requests, waiting or running, in the mean over time: at the rank of a worker that has most over the mean of its
+    /// ranks, of the worker where it is worst.
     pub(super) queue_skew: Option<f64>,
-    /// The same at each moment, in the mean over time.
+    /// The same over the ranks of all workers.
+    pub(super) queue_skew_of_all: Option<f64>,
+    /// The same within a worker at each moment, in the mean over time.
     pub(super) queue_skew_at_once: Option<f64>,
+    /// As `queue_skew` and `queue_skew_at_once`, of the tokens that wait to be computed.
+    pub(super) pending_skew: Option<f64>,
+    pub(super) pending_skew_at_once: Option<f64>,
+    /// The share of the time in which a rank computes or waits for a sibling.
+    pub(super) busy: Option<f64>,
     /// The share of the passes in which a rank had nothing to compute while a sibling had.
     pub(super) idle_share: Option<f64>,
     /// A step of a rollout, where the workload has such.
@@ -83,6 +100,9 @@ impl Compared {
             routers: case.setting.routers,
             load_age_s: case.setting.gauges_every.as_secs_f64(),
             seeds,
+            setting: set::words(&case.setting),
+            ranks_of_a_worker: case.setting.fleet.ranks,
+            without: without(&policies),
             policies,
         }
     }
@@ -139,8 +159,12 @@ impl Row {
             ttft_p50_over_best: None,
             ttft_p99_over_best: None,
             on_pareto_front: false,
-            queue_skew: mean(Report::pending_max_over_mean_in_a_worker),
+            queue_skew: mean(Report::queue_max_over_mean_in_a_worker),
+            queue_skew_of_all: mean(Report::queue_max_over_mean),
             queue_skew_at_once: mean(Report::queue_skew),
+            pending_skew: mean(Report::pending_max_over_mean_in_a_worker),
+            pending_skew_at_once: mean(Report::pending_skew),
+            busy: mean(|it| Some(it.busy)),
             idle_share: mean(Report::idle_share),
             step_s: mean(|it| it.step.map(|it| it.as_secs_f64())),
             decode_tokens_per_s: mean(Report::decode_throughput),

@@ -51,9 +51,10 @@ pub(super) fn page(compared: &[Compared], verdict: &Verdict) -> String {
     for one in compared {
         let _ = writeln!(
             page,
-            "<h2>{}</h2>\n<p>{}</p>",
+            "<h2>{}</h2>\n<p>{}</p>\n<p>{}</p>",
             escaped(&one.workload),
-            escaped(one.about)
+            escaped(one.about),
+            escaped(&one.setting.join("; "))
         );
         page += &plot(one).unwrap_or_default();
         page += &table(one);

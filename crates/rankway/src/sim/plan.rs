@@ -39,15 +39,21 @@ const REPORTED: std::ops::RangeInclusive<u64> = 6..=10;
 const HERDS: [u32; 3] = [1, 4, 16];
 const AGES: [u64; 3] = [1, 5, 15];
 /// The parts of our cost that an ablation switches off, by the names of their weights.
-const TERMS: [&str; 7] = [
+pub(super) const TERMS: [&str; 11] = [
     "pending",
+    "overdue",
+    "again",
     "delay",
+    "balance",
     "transfer",
     "lockstep",
     "decode",
     "capacity",
     "obligation",
+    "near_share",
 ];
+/// Ranks and blocks of the fleet before which herding was first seen: half as fast as those of the trace's own.
+const HERDING_FLEET: (u32, u32) = (16, 6_000);
 /// Other names of trace files: those that they are published under.
 const PUBLISHED: [(&str, &str); 2] = [
     (
@@ -227,12 +233,12 @@ fn case(args: &SimArgs, named: &'static Named, policies: Vec<Policy>) -> Result<
     })
 }
 
-/// Replicas that know the load as it was, under a policy that shares no reservations and under ours. Requests that the
+/// Replicas that know the load as it was, under policies that share no reservations and under ours. Requests that the
 /// trace rounds to one instant are spread: what comes to all replicas at once none can know of, however fast they tell
 /// each other, and that is the trace's rounding.
 fn herding(args: &SimArgs, policies: &[Policy]) -> Result<Vec<Case>, Failure> {
     let named = named("W3-conversation").expect("it is in the catalogue");
-    let usual = || ["dynamo", "kv"].map(|it| it.parse().expect("a policy"));
+    let usual = || ["dynamo", "lpwl", "kv"].map(|it| it.parse().expect("a policy"));
     let policies = match policies.is_empty() {
         true => usual().to_vec(),
         false => policies.to_vec(),
@@ -243,6 +249,9 @@ fn herding(args: &SimArgs, policies: &[Policy]) -> Result<Vec<Case>, Failure> {
             let mut one = case(args, named, policies.clone())?;
             one.name = format!("herding of {routers} at {age} s");
             one.about = "the conversation trace, with so many routers and so old a load";
+            let fleet = &mut one.setting.fleet;
+            (fleet.workers, fleet.kv_blocks) = HERDING_FLEET;
+            fleet.step.per_prefill_token *= 2;
             one.setting.routers = routers;
             one.setting.gauges_every = Duration::from_secs(age);
             if let Requests::File { spread, .. } = &mut one.requests {
@@ -274,9 +283,10 @@ fn trace_file(folder: Option<&Path>, workload: &str, name: &str) -> Result<PathB
 
 #[cfg(test)]
 mod tests {
-    use fleet_sim::named;
+    use fleet_sim::{Begins, Session, Source, named};
+    use placement::{InvalidPolicy, Policy};
 
-    use super::{ALL, FIRST_LOOK, OURS_ALONE, W3, ablation};
+    use super::{ALL, FIRST_LOOK, OURS_ALONE, TERMS, W3, ablation};
 
     #[test]
     fn every_workload_that_is_named_here_is_in_the_catalogue() {
@@ -286,12 +296,41 @@ mod tests {
         }
     }
 
+    /// So that no term that is added is left unjudged.
+    #[test]
+    fn an_ablation_knows_every_number_of_ours() {
+        const NO_TERMS: [&str; 3] = ["highest_utilisation", "near_seconds", "home_seconds"];
+        let Err(InvalidPolicy::Key { has, .. }) = "kv:none=0".parse::<Policy>() else {
+            panic!("kv has no such number");
+        };
+
+        let has = has.trim_start_matches("it has ").split(", ");
+        let mut has: Vec<&str> = has.collect();
+        has.sort_unstable();
+        let mut known = [&TERMS[..], &NO_TERMS[..]].concat();
+        known.sort_unstable();
+        assert_eq!(has, known);
+    }
+
+    #[test]
+    fn all_runs_rollouts_for_two_steps() {
+        let rollouts = named("W7").expect("it is in the catalogue");
+        let Source::Drawn { requests, draw } = rollouts.source else {
+            panic!("rollouts are drawn");
+        };
+
+        let sessions = draw(requests, 6).sessions;
+        let waits = |it: &Session| matches!(it.begins, Begins::AfterGroup { .. });
+        assert!(sessions.iter().any(waits));
+        assert!(!sessions.iter().all(waits));
+    }
+
     #[test]
     fn an_ablation_runs_ours_whole_first() {
         let policies = ablation();
 
         assert_eq!(policies[0].to_string(), "kv");
-        assert_eq!(policies.len(), 8);
+        assert_eq!(policies.len(), 1 + TERMS.len());
         assert!(
             policies[1..]
                 .iter()

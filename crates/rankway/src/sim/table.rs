@@ -28,6 +28,7 @@ pub(super) fn table(compared: &Compared) -> String {
         let ratio = |it: Option<f64>| it.map_or("-".to_owned(), |it| format!("{it:.2}"));
         let last = match steps {
             true => row.step_s.map_or("-".to_owned(), |it| format!("{it:.0} s")),
+            false if compared.ranks_of_a_worker == 1 => ratio(row.queue_skew_of_all),
             false => ratio(row.queue_skew),
         };
         let _ = write!(
@@ -46,10 +47,26 @@ pub(super) fn table(compared: &Compared) -> String {
         }
         text.push('\n');
     }
-    text + &gaps(compared)
+    text + &skews(compared) + &gaps(compared)
 }
 
-fn head(compared: &Compared) -> String {
+/// How unevenly the ranks of a worker are used under ours, where they wait for each other.
+fn skews(compared: &Compared) -> String {
+    let ours = compared.ours().filter(|_| compared.ranks_of_a_worker > 1);
+    let Some(row) = ours else {
+        return String::new();
+    };
+    let ratio = |it: Option<f64>| it.map_or("-".to_owned(), |it| format!("{it:.2}"));
+    format!(
+        "  kv, busiest rank over its worker's mean: requests {} (at each moment {}),\n  tokens that wait to be computed {} (at each moment {})\n",
+        ratio(row.queue_skew),
+        ratio(row.queue_skew_at_once),
+        ratio(row.pending_skew),
+        ratio(row.pending_skew_at_once),
+    )
+}
+
+pub(super) fn head(compared: &Compared) -> String {
     let Compared {
         workload, about, ..
     } = compared;
@@ -62,8 +79,14 @@ fn head(compared: &Compared) -> String {
     let ceiling = ceiling.map_or("-".to_owned(), |it| format!("{it:.3}"));
     let seeds: Vec<String> = compared.seeds.iter().map(u64::to_string).collect();
     let seeds = seeds.join(",");
+    let setting: Vec<String> = compared
+        .setting
+        .iter()
+        .map(|it| format!("  {it}\n"))
+        .collect();
+    let setting = setting.concat();
     format!(
-        "{workload}: {about}\n  {requests} requests, {ceiling} of their tokens carried before; seeds {seeds}\n"
+        "{workload}: {about}\n{setting}  {requests} requests, {ceiling} of their tokens carried before; seeds {seeds}\n"
     )
 }
 

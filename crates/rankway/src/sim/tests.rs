@@ -6,6 +6,7 @@ use accounting::Totals;
 use domain::Tokens;
 use fleet_sim::{BindingCounts, Report};
 
+use super::ablation::{self, Tally, without, worth};
 use super::compared::{Compared, Row, beside_each_other};
 use super::runs::Run;
 use super::table::table;
@@ -34,6 +35,8 @@ fn row(&(policy, p50, p99, hit): &Made) -> Row {
         targets: Vec::new(),
         pending_at_most: 0.0,
         pending_at_most_of_all: 0.0,
+        present_at_most: 0.0,
+        busy: 0.0,
         took: Duration::from_secs(1),
         generated: Tokens::ZERO,
         step: None,
@@ -56,6 +59,9 @@ fn compared(workload: &str, made: &[Made]) -> Compared {
         routers: 1,
         load_age_s: 0.5,
         seeds: vec![6],
+        setting: Vec::new(),
+        ranks_of_a_worker: 1,
+        without: Vec::new(),
         policies: beside_each_other(made.iter().map(row).collect()),
     }
 }
@@ -118,6 +124,71 @@ fn goals_are_of_what_ran() {
         ..compared("herding", &[("dynamo", 1, 1, 900), ("kv", ttft, ttft, 900)])
     };
     assert_eq!(goals(&[herd(1, 100), herd(16, 110)]), [true]);
+    let herds = Verdict::of(&[herd(1, 100), herd(16, 110)], false).herds;
+    assert_eq!(
+        (herds[0].policy.as_str(), herds[0].over_one),
+        ("dynamo", 1.0)
+    );
     assert_eq!(goals(&[herd(1, 100), herd(16, 120)]), [false]);
     assert_eq!(goals(&[herd(16, 120)]), NONE);
+}
+
+#[test]
+fn all_that_is_judged_has_a_step_that_was_measured() {
+    let rollouts = compared("W7", &[("dynamo", 1, 2, 900), ("kv", 1, 2, 900)]);
+
+    let goals = |whole| Verdict::of(std::slice::from_ref(&rollouts), whole).goals;
+
+    let step = |it: &super::verdict::Goal| it.goal.contains("step");
+    assert!(!goals(false).iter().any(step));
+    let missed = goals(true).into_iter().find(step).expect("it is judged");
+    assert!(!missed.ok && missed.value.is_none());
+}
+
+#[test]
+fn a_term_pays_where_it_is_worse_without_it() {
+    let ablated = |workload, made: &[Made]| {
+        let one = compared(workload, made);
+        Compared {
+            without: without(&one.policies),
+            ..one
+        }
+    };
+    let all = [
+        ablated(
+            "a",
+            &[
+                ("kv", 100, 1_000, 900),
+                ("kv:delay=0", 150, 1_000, 890),
+                ("kv:again=0", 100, 1_005, 901),
+            ],
+        ),
+        ablated(
+            "b",
+            &[("kv", 100, 1_000, 900), ("kv:delay=0", 90, 2_000, 910)],
+        ),
+    ];
+
+    let terms: Vec<&str> = all[0].without.iter().map(|it| it.term).collect();
+    assert_eq!(terms, ["again", "delay"]);
+    let delay = &all[0].without[1];
+    assert_eq!((delay.ttft_p50, delay.ttft_p99), (Some(0.5), Some(0.0)));
+    assert!(delay.hit.is_some_and(|it| (it + 0.01).abs() < 1e-9));
+    let [again, delay] = &worth(&all)[..] else {
+        panic!("two terms were switched off");
+    };
+    let tally = |pays, costs| Tally { pays, costs };
+    assert_eq!((again.workloads, delay.workloads), (1, 2));
+    assert_eq!((again.ttft_p99, again.hit), (tally(0, 0), tally(0, 0)));
+    assert_eq!(delay.ttft_p50, tally(1, 1));
+    assert_eq!(delay.ttft_p99, tally(1, 0));
+    assert_eq!(delay.hit, tally(1, 1));
+    let shown = [
+        ablation::table(&all[0]),
+        ablation::conclusion(&worth(&all)).join("\n"),
+    ];
+    for line in shown.iter().flat_map(|it| it.lines()) {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    assert!(shown[0].contains("+50.0 %"), "{}", shown[0]);
 }

@@ -40,6 +40,15 @@ pub(super) struct Verdict {
     pub(super) worst_cell: Option<Cell>,
     pub(super) hits: Vec<Hit>,
     pub(super) goals: Vec<Goal>,
+    /// The mean TTFT of 16 routers over that of one, of each other policy.
+    pub(super) herds: Vec<Herd>,
+}
+
+/// What many routers cost another policy than ours.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Herd {
+    pub(super) policy: String,
+    pub(super) over_one: f64,
 }
 
 /// Ours against the best, in one quantile of one workload.
@@ -124,7 +133,7 @@ impl Verdict {
             }));
         }
         goals.extend(compared.iter().flat_map(reached));
-        goals.extend(lock_step(compared));
+        goals.extend(lock_step(compared, whole));
         goals.extend(herding(compared));
         goals.extend(compared.iter().filter_map(told_apart));
         Self {
@@ -134,6 +143,7 @@ impl Verdict {
             cells,
             hits,
             goals,
+            herds: herds(compared),
         }
     }
 
@@ -156,6 +166,13 @@ impl Verdict {
             let value = it.value.map_or("-".to_owned(), |it| format!("{it:.3}"));
             format!("{mark} {}: {value} (goal {})", it.goal, it.limit)
         }));
+        let herds = self.herds.iter();
+        let herds: Vec<String> = herds
+            .map(|it| format!("{} {:.2}", it.policy, it.over_one))
+            .collect();
+        if !herds.is_empty() {
+            lines.push(format!("  beside it: {}", herds.join(", ")));
+        }
         lines
     }
 }
@@ -217,41 +234,63 @@ fn reached(compared: &Compared) -> Vec<Goal> {
     std::iter::once(hit).chain(work).collect()
 }
 
-/// Ranks that wait for each other: how evenly what waits lies on them, and what a step takes.
-fn lock_step(compared: &[Compared]) -> Vec<Goal> {
+/// Ranks that wait for each other: how evenly requests lie on them, and what a step takes. The whole of what is judged
+/// has a step that others were measured by: without one that goal is missed.
+fn lock_step(compared: &[Compared], whole: bool) -> Vec<Goal> {
     let Some(rollouts) = compared.iter().find(|it| it.workload == "W7") else {
         return Vec::new();
     };
     let Some(ours) = rollouts.ours() else {
         return Vec::new();
     };
-    let skew = "W7: queue skew of the ranks of a worker".to_owned();
+    let skew = "W7: requests of a worker's busiest rank over its mean".to_owned();
     let skew = Goal::at_most(skew, ours.queue_skew, SKEW);
     let others = rollouts.policies.iter();
     let others = others.filter(|it| it.figures.policy.is_baseline());
     let best = others.filter_map(|it| it.step_s).reduce(f64::min);
-    let step = best.map(|best| {
-        let over = ours.step_s.map(|it| it / best);
-        Goal::at_most(
-            "W7: a step's time over the best peer's".to_owned(),
-            over,
-            AS_GOOD,
-        )
+    let over = best.and_then(|best| Some(ours.step_s? / best));
+    let step = (whole || over.is_some()).then(|| {
+        let goal = "W7: a step's time over the best peer's".to_owned();
+        Goal::at_most(goal, over, AS_GOOD)
     });
     std::iter::once(skew).chain(step).collect()
 }
 
 /// What many routers cost with a load of a second ago.
 fn herding(compared: &[Compared]) -> Option<Goal> {
-    let mean = |routers: u32| {
+    let [many, one] = herd(compared)?;
+    let over = many.ours()?.ttft_mean_ms? / one.ours()?.ttft_mean_ms?;
+    let goal = "herding: mean TTFT of 16 routers over that of one, at 1 s".to_owned();
+    Some(Goal::at_most(goal, Some(over), HERDING))
+}
+
+/// The same of the others.
+fn herds(compared: &[Compared]) -> Vec<Herd> {
+    let Some([many, one]) = herd(compared) else {
+        return Vec::new();
+    };
+    let others = many.policies.iter();
+    let others = others.filter(|it| it.figures.policy.is_baseline());
+    let each = others.filter_map(|row| {
+        let policy = row.figures.policy;
+        let alone = one.policies.iter().find(|it| it.figures.policy == policy)?;
+        Some(Herd {
+            policy: policy.to_string(),
+            over_one: row.ttft_mean_ms? / alone.ttft_mean_ms?,
+        })
+    });
+    each.collect()
+}
+
+/// 16 routers and one, where both ran.
+fn herd(compared: &[Compared]) -> Option<[&Compared; 2]> {
+    let of = |routers: u32| {
         let mut cases = compared
             .iter()
             .filter(|it| it.workload.starts_with("herding"));
-        let case = cases.find(|it| it.routers == routers && it.load_age_s == 1.0);
-        case?.ours()?.ttft_mean_ms
+        cases.find(|it| it.routers == routers && it.load_age_s == 1.0)
     };
-    let goal = "herding: mean TTFT of 16 routers over that of one, at 1 s".to_owned();
-    Some(Goal::at_most(goal, Some(mean(16)? / mean(1)?), HERDING))
+    Some([of(16)?, of(1)?])
 }
 
 /// Whether a gap is found where its cause was put.

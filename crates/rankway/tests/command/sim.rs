@@ -117,6 +117,11 @@ async fn an_ablation_runs_ours_whole_and_without_each_term() {
             .iter()
             .all(|it| it.starts_with("kv:") && it.ends_with("=0"))
     );
+    let without = lines[0]["without"].as_array().unwrap();
+    assert_eq!(without.len(), names.len() - 1);
+    let worth = lines.last().unwrap()["ablation"].as_array().unwrap();
+    assert_eq!(worth.len(), without.len());
+    assert!(worth.iter().all(|it| it["workloads"] == 1), "{worth:?}");
 }
 
 #[tokio::test]
