@@ -1,7 +1,7 @@
 //! The fleet that each workload is meant for.
 //!
 //! How much it has to do, as our policy was measured there. Prefill workers compute, or have a rank that waits for
-//! siblings which do, this share of the time: W1 and W6 0.82, W2 0.96, W3-conversation and its 32 pieces 0.73,
+//! siblings which do, this share of the time: W1 and W6 0.85, W2 0.96, W3-conversation and its 32 pieces 0.73,
 //! W3-synthetic 0.84; a bad policy's cannot keep up. In W3-agentic it is 0.18, and all of it in the trace's first two
 //! minutes. Workers that decode have passes all the time (W4 and W5 0.98, W7 0.92): what loads W4 is the peak of its
 //! arrivals, what loads W5 and W7 is what streams add to every pass.
@@ -61,9 +61,9 @@ fn on(fleet: Fleet) -> Setting {
 }
 
 /// Two prefill workers of four ranks. 128 trees send 3.2 requests a second with 9,000 tokens each that nobody has; all
-/// ranks together hold 57 million tokens, one and a half times what live trees can ask for again. A rank computes half
-/// of the time and waits for its siblings a third of it. The first sessions' prompts, cold and all at the start, are not
-/// counted.
+/// ranks together hold 57 million tokens, one and a half times what live trees can ask for again. A rank computes more
+/// than half of the time and waits for its siblings three tenths of it. The first sessions' prompts, cold and all at the
+/// start, are not counted.
 pub(super) fn agentx() -> Setting {
     Setting {
         warm_up: RAMP,
@@ -139,8 +139,8 @@ pub(super) fn grpo() -> Setting {
     on(decoding(fleet(2, 8, 5_200, 8_000.0)))
 }
 
-/// A worker restarts every five minutes, one is drained and one joins. Small workers, and faster ones than W1's: each
-/// restart costs an eighth of what was computed.
+/// A worker restarts every five minutes, one is drained and one joins. Small workers, whose ranks are
+/// as fast as W1's and wait for nobody: each restart costs an eighth of what was computed.
 pub(super) fn churn() -> Setting {
     let quiet = agentx();
     Setting {

@@ -30,7 +30,7 @@ Workloads:
   herding: 1, 4 and 16 routers that know a load 1, 5 and 15 s old, under dynamo, lpwl and kv
 
 Each runs on the fleet that it is meant for. Under kv a rank computes, or waits for a sibling that does,
-four fifths of the time in W1, W6 and W3-synthetic, three quarters in W3-conversation, nine tenths and
+five sixths of the time in W1, W6 and W3-synthetic, three quarters in W3-conversation, nine tenths and
 more in W2 and W7. W4 and W5 decode nearly all the time; the load of W4 is its peak, that of W3-agentic
 its first two minutes. In a table, * marks the Pareto front: no other policy has both a lower median
 TTFT and a higher share of the ceiling.
