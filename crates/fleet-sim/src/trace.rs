@@ -4,7 +4,7 @@
 //! the last one may stand for a block that is not full.
 
 use std::collections::HashMap;
-use std::io::BufRead;
+use std::io::{BufRead, Read as _};
 use std::time::Duration;
 
 use domain::{BlockHash, BlockSize, SequenceHash, Tokens, sequence_hashes};
@@ -12,6 +12,9 @@ use serde::Deserialize;
 
 /// The longest prompt taken, in tokens: beyond every known trace, and small enough to hold.
 pub(crate) const MAX_TOKENS: u64 = 1 << 24;
+
+/// The longest line taken, in bytes: a day's tree of agents has some ten million.
+const LONGEST_LINE: u64 = 256 << 20;
 
 /// One request of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,12 +88,12 @@ impl Trace {
     ) -> Result<Self, TraceError> {
         let mut requests = Vec::new();
         let mut sessions = HashMap::new();
-        for (index, text) in lines.lines().enumerate() {
+        for (index, text) in bounded_lines(lines).enumerate() {
             if limit.is_some_and(|limit| requests.len() >= limit) {
                 break;
             }
             let line = index + 1;
-            let text = text.map_err(|source| TraceError::Io { line, source })?;
+            let text = text.map_err(|cause| cause.at(line))?;
             if text.trim().is_empty() {
                 continue;
             }
@@ -139,6 +142,45 @@ impl Trace {
         }
         hits as f64 / total.max(1) as f64
     }
+}
+
+/// Why a line could not be had.
+pub(crate) enum NoLine {
+    Io(std::io::Error),
+    TooLong,
+}
+
+impl NoLine {
+    /// What is wrong with which line.
+    pub(crate) fn at(self, line: usize) -> TraceError {
+        match self {
+            Self::Io(source) => TraceError::Io { line, source },
+            Self::TooLong => TraceError::Line {
+                line,
+                why: format!(
+                    "it is longer than {LONGEST_LINE} bytes: each request or tree is a line"
+                ),
+            },
+        }
+    }
+}
+
+/// Lines, none of which is held where it is too long to be a request.
+pub(crate) fn bounded_lines(
+    mut lines: impl BufRead,
+) -> impl Iterator<Item = Result<String, NoLine>> {
+    std::iter::from_fn(move || {
+        let mut bytes = Vec::new();
+        let mut line = lines.by_ref().take(LONGEST_LINE + 1);
+        match line.read_until(b'\n', &mut bytes) {
+            Ok(0) => None,
+            Ok(_) if LONGEST_LINE < bytes.len() as u64 => Some(Err(NoLine::TooLong)),
+            Ok(_) => Some(String::from_utf8(bytes).map_err(|why| {
+                NoLine::Io(std::io::Error::new(std::io::ErrorKind::InvalidData, why))
+            })),
+            Err(why) => Some(Err(NoLine::Io(why))),
+        }
+    })
 }
 
 fn parse(

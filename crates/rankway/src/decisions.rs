@@ -99,7 +99,10 @@ pub(crate) fn are_in(path: &Path) -> bool {
     let lines = BufReader::new(file.take(LONGEST_LINE)).lines();
     let mut lines = lines.map_while(Result::ok);
     let first = lines.find(|it| !it.trim().is_empty());
-    first.is_some_and(|it| DecisionRecord::from_json(&it).is_ok())
+    // A damaged one is to be refused as the decision that it was.
+    let keys = ["\"policy\":", "\"seed\":", "\"asked\":"];
+    let of_decisions = |line: &str| keys.iter().filter(|key| line.contains(**key)).count();
+    first.is_some_and(|it| 1 < of_decisions(&it))
 }
 
 /// Makes the decisions of a file again, and asks `policies` about them. Fails where one comes out otherwise.

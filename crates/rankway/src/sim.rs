@@ -58,8 +58,15 @@ pub(crate) fn run(args: SimArgs) -> Result<(), Failure> {
                 false => table::table(&one),
             })?;
         }
+        let nothing = one.policies.iter().all(|it| it.figures.requests == 0);
+        let name = one.workload.clone();
         compared.push(one);
-        Ok(())
+        match nothing {
+            true => Err(Failure::wrong_use(format!(
+                "{name}: all requests came before those that are counted: raise --requests"
+            ))),
+            false => Ok(()),
+        }
     }));
     runtime.shutdown_background();
     let complete = match &ended {
@@ -97,7 +104,7 @@ const NEXT: &str = "\
   work, skew: tokens computed, and requests, at the busiest rank over the mean
 
 Next:
-  rankway sim --workload W1 --policy dynamo,lpwl,sticky_least,kv   coding agents
+  rankway sim --workload W7 --policy lpwl,minmax,sticky_least,kv   ranks in lock step
   rankway sim --workload W5 --html sim.html                        with a plot
   rankway sim --workload capacity,scattered,lossy                  whose loss is it?
   rankway sim --help                                               all workloads and flags";

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use super::script::blocks_of;
 use super::{Begins, Content, Decode, Session, Turn, Workload};
 use crate::random::Random;
-use crate::trace::{MAX_TOKENS, TraceError};
+use crate::trace::{MAX_TOKENS, TraceError, bounded_lines};
 
 /// The longest pause taken, in seconds: a day.
 const MAX_PAUSE: f64 = 86_400.0;
@@ -90,12 +90,12 @@ impl Workload {
             sessions: Vec::new(),
         };
         let mut mains: Vec<usize> = Vec::new();
-        for (index, text) in lines.lines().enumerate() {
+        for (index, text) in bounded_lines(lines).enumerate() {
             if limit.is_some_and(|limit| mains.len() >= limit) {
                 break;
             }
             let line = index + 1;
-            let text = text.map_err(|source| TraceError::Io { line, source })?;
+            let text = text.map_err(|cause| cause.at(line))?;
             if text.trim().is_empty() {
                 continue;
             }

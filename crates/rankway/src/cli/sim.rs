@@ -44,7 +44,7 @@ pub(crate) struct SimArgs {
     /// Compare all policies over W1, W3, W4, W5, W6 and W7, and judge ours; needs --trace-dir
     #[arg(long, conflicts_with = "workload")]
     pub(crate) all: bool,
-    /// Workloads to run, comma-separated or repeated [default: W4,W7]
+    /// Workloads to run, comma-separated or repeated [default: W4,W1]
     #[arg(
         long,
         value_name = "NAME",

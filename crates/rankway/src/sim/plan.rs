@@ -26,8 +26,17 @@ const ALL: [&str; 8] = [
 ];
 /// What `--all` runs under our policy alone, for a goal of its own.
 pub(super) const OURS_ALONE: &str = "W3-conversation-32";
-/// A first look: tenants with long prompts, and ranks in lock step.
-const FIRST_LOOK: [&str; 2] = ["W4", "W7"];
+/// A first look: tenants with long prompts, and coding agents.
+const FIRST_LOOK: [&str; 2] = ["W4", "W1"];
+/// What it compares.
+const FIRST_LOOK_POLICIES: [&str; 6] = [
+    "round_robin",
+    "sgl_cache_aware",
+    "dynamo",
+    "llmd_affinity",
+    "sticky_least",
+    "kv",
+];
 /// Requests of a workload at a first look.
 const FIRST_LOOK_REQUESTS: usize = 4_000;
 /// The words that stand for more than one workload.
@@ -136,6 +145,7 @@ pub(super) fn cases(args: &SimArgs) -> Result<Vec<Case>, Failure> {
         let known = named(name).expect("names are checked");
         let usual = || match args.all && name == OURS_ALONE {
             true => vec![Policy::KV],
+            false if is_first_look(args) => first_look_policies(),
             false => usual_policies(known),
         };
         let policies = match policies.is_empty() {
@@ -191,6 +201,16 @@ fn usual_policies(named: &Named) -> Vec<Policy> {
     }
 }
 
+fn is_first_look(args: &SimArgs) -> bool {
+    args.workload.is_empty() && !args.all && !args.ablation
+}
+
+fn first_look_policies() -> Vec<Policy> {
+    let policies = FIRST_LOOK_POLICIES.map(|it| it.parse());
+    let policies = policies.into_iter();
+    policies.map(|it| it.expect("it is a policy")).collect()
+}
+
 fn ablation() -> Vec<Policy> {
     let without = TERMS.map(|term| format!("kv:{term}=0").parse());
     let without = without.into_iter().map(|it| it.expect("kv has this term"));
@@ -203,8 +223,7 @@ fn case(args: &SimArgs, named: &'static Named, policies: Vec<Policy>) -> Result<
     if let Some(age) = args.load_age {
         setting.gauges_every = Duration::from_secs_f64(age);
     }
-    let is_first_look = args.workload.is_empty() && !args.all && !args.ablation;
-    let limit = is_first_look.then_some(FIRST_LOOK_REQUESTS);
+    let limit = is_first_look(args).then_some(FIRST_LOOK_REQUESTS);
     let limit = args.requests.or(limit);
     let requests = match named.source {
         Source::Drawn { requests, draw } => Requests::Drawn {

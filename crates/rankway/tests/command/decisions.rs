@@ -103,6 +103,12 @@ async fn broken_files_are_found(file: &str, exported: &str) {
     let replayed = run(&["replay", file], &[]).await;
     assert_eq!(replayed.code, Some(2));
     assert!(replayed.stderr.contains("line 2 of"), "{}", replayed.stderr);
+    let damaged = first.replace("\"policy\":\"", "\"policy\":\"un");
+    fs::write(file, damaged).unwrap();
+    let replayed = run(&["replay", file], &[]).await;
+    assert_eq!(replayed.code, Some(2));
+    let says = "is no recorded decision";
+    assert!(replayed.stderr.contains(says), "{}", replayed.stderr);
 }
 
 #[tokio::test]
