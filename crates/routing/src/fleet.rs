@@ -251,14 +251,6 @@ impl Member {
             })
     }
 
-    /// When its engine said, as the last thing that is known of a rank, that no request waits there; none where one
-    /// does, or that is too old to be believed.
-    pub(crate) fn idle_at(&self, dp_rank: DpRank, now: Timestamp) -> Option<Timestamp> {
-        let gauge = self.gauges.get(&dp_rank)?.load;
-        let idle = gauge.waiting == 0 && now.since(gauge.at) < GAUGE_LEASE;
-        idle.then_some(gauge.at)
-    }
-
     /// The last gauge of a rank, while it is believed.
     pub(crate) fn load(&self, dp_rank: DpRank, now: Timestamp) -> Option<&RankLoad> {
         let load = self.gauges.get(&dp_rank).map(|it| &it.load);

@@ -55,14 +55,22 @@ impl Router {
     }
 
     /// Its engine knows better than the router what waits: where it says that nothing does, only what was sent there
-    /// since may. So an engine that is faster than what is known of it is never kept waiting by its own router.
+    /// since may. So an engine that is faster than what is known of it is never kept waiting by its own router. And what
+    /// it says is waiting counts, each for the mean of what requests have to compute, though by the rate that is known
+    /// of it that were done: one that is slower is not given more for ever.
     fn room_at(&self, member: &Member, target: &Target, limit: &Limit, now: Timestamp) -> Room {
-        let tokens = match member.idle_at(target.dp_rank, now) {
-            Some(at) => self.reservations.pending_since(target, at, now).as_f64(),
-            None => {
+        let pending = self.reservations.pending(target, now).as_f64();
+        let tokens = match member.load(target.dp_rank, now) {
+            None => pending,
+            Some(load) => {
+                let since = self.reservations.pending_since(target, load.at, now);
+                let miss = self.mean_miss.get();
                 let (_, foreign) = member.gauge(target.dp_rank, now);
-                let pending = self.reservations.pending(target, now);
-                pending.as_f64() + f64::from(foreign) * self.mean_miss.get()
+                let said = f64::from(load.waiting) * miss + since.as_f64();
+                match load.waiting {
+                    0 => said,
+                    _ => said.max(pending + f64::from(foreign) * miss),
+                }
             }
         };
         limit.left(

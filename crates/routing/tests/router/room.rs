@@ -83,6 +83,35 @@ fn an_engine_in_which_nothing_waits_is_below_its_limit() {
 }
 
 #[test]
+fn what_an_engine_says_is_waiting_counts_where_it_is_slower_than_is_known() {
+    let mut world = World::new(1, 2, Config::default());
+    for number in 0..24 {
+        let request = world.request(&content(number, 100));
+        world.decide(&request, None).unwrap();
+    }
+    // 38 s of work at two ranks, done by now at the rate that is known of them.
+    world.wait(30.0);
+    let pending = |rank| {
+        let target = target(&format!("w1#1/{rank}"));
+        world.router.pending(&target, world.now)
+    };
+    assert_eq!([pending(0), pending(1)], [Tokens::ZERO; 2]);
+    assert!(has_room(&world));
+
+    gauges(&mut world.router, 10, world.now);
+    assert!(!has_room(&world));
+    // What was sent since comes on top.
+    gauges(&mut world.router, 3, world.now);
+    assert!(has_room(&world));
+    world.wait(0.1);
+    for number in 24..32 {
+        let request = world.request(&content(number, 100));
+        world.decide(&request, None).unwrap();
+    }
+    assert!(!has_room(&world));
+}
+
+#[test]
 fn work_of_others_that_waits_there_counts() {
     let mut world = World::new(1, 2, Config::default());
     let mean = world.request(&content(1, 100));
