@@ -140,7 +140,7 @@ pub(crate) fn targets(args: LookArgs) -> Result<(), Failure> {
     look(
         args,
         "targets",
-        &["target", "state", "model", "pending_tokens"],
+        &["target", "state", "model", "pending_tokens", "active"],
         |_| None,
     )
 }

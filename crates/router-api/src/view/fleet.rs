@@ -64,6 +64,8 @@ pub(crate) struct TargetView {
     model: String,
     state: &'static str,
     pending_tokens: u64,
+    /// Requests that hold a place there, which `limit_requests` limits.
+    active: u32,
 }
 
 impl WorkerView {
@@ -139,6 +141,7 @@ impl TargetView {
                 false => TargetState::Gone.name(),
             },
             pending_tokens: router.pending(&target, now).get(),
+            active: router.active(&target, now),
         }
     }
 }

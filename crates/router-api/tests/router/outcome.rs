@@ -36,11 +36,17 @@ impl World {
     }
 
     async fn pending(&self) -> u64 {
+        self.of_targets("pending_tokens").await
+    }
+
+    async fn active(&self) -> u64 {
+        self.of_targets("active").await
+    }
+
+    async fn of_targets(&self, field: &str) -> u64 {
         let targets = self.admin("targets").await;
         let targets = targets["targets"].as_array().unwrap().iter();
-        targets
-            .map(|it| it["pending_tokens"].as_u64().unwrap())
-            .sum()
+        targets.map(|it| it[field].as_u64().unwrap()).sum()
     }
 
     async fn bound(&self) -> Vec<Value> {
@@ -66,6 +72,7 @@ async fn a_committed_decision_holds_its_place_until_its_outcome_is_told() {
     let headers = json!({"X-Data-Parallel-Rank": rank});
     assert_eq!(routed["send"], json!({"headers": headers, "fields": {}}));
     assert!(0 < world.pending().await);
+    assert_eq!(world.active().await, 1);
     assert_eq!(world.gauge("rankway_target_inflight"), 1.0);
     assert_eq!(world.bound().await[0]["state"], "provisional");
 
@@ -73,6 +80,7 @@ async fn a_committed_decision_holds_its_place_until_its_outcome_is_told() {
     let begun = world.settle(&routed, begun).await;
     assert_eq!(begun["lease_seconds"], 300);
     assert_eq!(world.pending().await, 0);
+    assert_eq!(world.active().await, 1);
     world
         .until(async || world.bound().await[0]["state"] == "confirmed")
         .await;
@@ -86,6 +94,7 @@ async fn a_committed_decision_holds_its_place_until_its_outcome_is_told() {
     assert_eq!(done["waterfall"]["levels"]["realised"], 64);
     assert_eq!(done["lease_seconds"], Value::Null);
     world.until_nothing_is_left().await;
+    assert_eq!(world.active().await, 0);
     let totals = world.admin("waterfall").await;
     assert_eq!(totals["measured"]["requests"], 1);
     assert_eq!(totals["measured"]["levels"]["realised"], 64);
@@ -127,8 +136,10 @@ async fn what_nobody_tells_of_ends_by_its_lease_and_leaves_nothing() {
     let routed = world.commit(json!({"lease_seconds": 1})).await;
     assert_eq!(routed["lease_seconds"], 1);
     assert!(0 < world.pending().await);
+    assert_eq!(world.active().await, 1);
 
     world.until_nothing_is_left().await;
+    assert_eq!(world.active().await, 0);
     world.until(async || world.bound().await.is_empty()).await;
 
     assert_eq!(world.gauge("rankway_outcomes_expired_total"), 1.0);
